@@ -1,0 +1,111 @@
+// Package account looks users up inside a sandbox. It reads /etc/passwd and
+// /etc/group each time, since the sandbox's root may add users; it caches
+// nothing and never changes them. Its invariant: the agent's own uid is never
+// handed out.
+package account
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Names and ids that every template of ours has.
+const (
+	UserName = "user"
+	UserID   = 1000
+	RootName = "root"
+	// AgentID is the agent's own uid and gid, where more than one is mapped.
+	AgentID = 990
+)
+
+// ErrUnknown is wrapped by Lookup for a user that is not there or not allowed.
+var ErrUnknown = errors.New("unknown user")
+
+// Account is one user of the sandbox.
+type Account struct {
+	Name   string
+	UID    uint32
+	GID    uint32
+	Groups []uint32 // supplementary
+	Home   string
+	Shell  string
+}
+
+// Book finds accounts. The zero value reads /etc/passwd and /etc/group and
+// allows every user but the agent.
+type Book struct {
+	Passwd, Group string // paths; empty means those in /etc
+	// Single is set where only one uid is mapped: then only that one exists.
+	Single bool
+}
+
+// Lookup finds a user by name or decimal uid.
+func (b Book) Lookup(name string) (Account, error) {
+	a, err := b.find(name)
+	if err != nil {
+		return Account{}, err
+	}
+	if a.UID == AgentID || a.GID == AgentID {
+		return Account{}, fmt.Errorf("%w: %q is the sandbox agent's", ErrUnknown, name)
+	}
+	if b.Single && a.UID != UserID {
+		return Account{}, fmt.Errorf("%w: %q: this machine maps a single user id into sandboxes, so only %q exists; install newuidmap (Debian: uidmap) and give yourself a range in /etc/subuid to have root inside", ErrUnknown, name, UserName)
+	}
+	if b.Single {
+		return a, nil
+	}
+	a.Groups, err = b.groups(a)
+	return a, err
+}
+
+func (b Book) find(name string) (Account, error) {
+	f, err := os.Open(orDefault(b.Passwd, "/etc/passwd"))
+	if err != nil {
+		return Account{}, fmt.Errorf("look up user %q: %w", name, err)
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		p := strings.Split(s.Text(), ":")
+		if len(p) < 7 || (p[0] != name && p[2] != name) {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(p[2], 10, 32)
+		gid, err2 := strconv.ParseUint(p[3], 10, 32)
+		if err := errors.Join(err1, err2); err != nil {
+			return Account{}, fmt.Errorf("user %q in %s: %w", name, f.Name(), err)
+		}
+		return Account{Name: p[0], UID: uint32(uid), GID: uint32(gid), Home: p[5], Shell: p[6]}, nil
+	}
+	return Account{}, fmt.Errorf("%w: %q", ErrUnknown, name)
+}
+
+func (b Book) groups(a Account) ([]uint32, error) {
+	f, err := os.Open(orDefault(b.Group, "/etc/group"))
+	if err != nil {
+		return nil, fmt.Errorf("groups of %q: %w", a.Name, err)
+	}
+	defer f.Close()
+	var gids []uint32
+	for s := bufio.NewScanner(f); s.Scan() && len(gids) < 32; {
+		p := strings.Split(s.Text(), ":")
+		if len(p) < 4 || !slices.Contains(strings.Split(p[3], ","), a.Name) {
+			continue
+		}
+		if gid, err := strconv.ParseUint(p[2], 10, 32); err == nil && gid != AgentID {
+			gids = append(gids, uint32(gid))
+		}
+	}
+	return gids, nil
+}
+
+func orDefault(s, d string) string {
+	if s == "" {
+		return d
+	}
+	return s
+}

@@ -1,0 +1,67 @@
+//go:build linux
+
+package namespace
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/agent-sandbox/abx/internal/e2b"
+)
+
+func TestLimits(t *testing.T) {
+	d := testDriver(t, nil)
+	iso := d.Isolation()
+	s := startSandbox(t, d, "ilimits", smallLimits)
+	alive := func(after string) {
+		t.Helper()
+		if e := run(t, s, "user", "echo alive"); e.stdout != "alive\n" {
+			t.Fatalf("after %s the sandbox is not usable: %q %q", after, e.stdout, e.stderr)
+		}
+	}
+
+	e := run(t, s, "user", "python3 -c 'x = bytearray(600 << 20); print(len(x))'")
+	if iso.MemoryEnforced {
+		if e.end.GetAbxReason() != e2b.ReasonOOM || !strings.Contains(e.end.GetAbxDetail(), "256 MiB") {
+			t.Errorf("memory: %v", e.end)
+		}
+	} else if !strings.Contains(e.stderr, "MemoryError") {
+		t.Errorf("memory of a process: %v %s", e.end, e.stderr)
+	}
+	alive("out of memory")
+
+	e = run(t, s, "user", "head -c 100M /dev/zero > /tmp/big")
+	if e.end.GetAbxReason() != e2b.ReasonDiskFull || !strings.Contains(e.stderr, "No space left") {
+		t.Errorf("disk: %v %s", e.end, e.stderr)
+	}
+	if e := run(t, s, "user", "rm /tmp/big && echo freed > /tmp/small && cat /tmp/small"); e.stdout != "freed\n" {
+		t.Errorf("after a full disk: %q %s", e.stdout, e.stderr)
+	}
+
+	// A fork bomb that stops by itself once it is refused.
+	e = run(t, s, "user", "for i in $(seq 200); do sleep 60 & done; wait")
+	if e.end.GetAbxReason() != e2b.ReasonPidsLimit && e.end.GetExitCode() == 0 {
+		t.Errorf("processes: %v %s", e.end, e.stderr)
+	}
+	run(t, s, "user", "kill -9 -1")
+	alive("a fork bomb")
+
+	e = run(t, s, "user", "python3 -c 'f=[open(\"/dev/null\") for i in range(300)]'")
+	if !strings.Contains(e.stderr, "Too many open files") {
+		t.Errorf("open files: %v %s", e.end, e.stderr)
+	}
+	alive("too many open files")
+}
+
+// Everything inside can be killed by the workload but the agent.
+func TestSignalsDoNotReachTheAgent(t *testing.T) {
+	for kind, change := range kinds(t) {
+		t.Run(kind, func(t *testing.T) {
+			s := startSandbox(t, testDriver(t, change), "isignals", smallLimits)
+			run(t, s, "user", "for s in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 17 19 20 21 22 23 24 25 26 27 31 34 64; do kill -$s 1; done 2>/dev/null")
+			if e := run(t, s, "user", "echo alive"); e.stdout != "alive\n" {
+				t.Errorf("%q %q", e.stdout, e.stderr)
+			}
+		})
+	}
+}

@@ -1,0 +1,35 @@
+package server
+
+// unsupported lists the routes of E2B's API that this host has not, with what
+// the answer says of them. Where whole families are missing, any method is.
+var unsupported = map[string]string{
+	"POST /sandboxes/{id}/pause":     "pausing sandboxes is",
+	"POST /sandboxes/{id}/resume":    "resuming sandboxes is",
+	"POST /sandboxes/{id}/fork":      "forking sandboxes is",
+	"POST /sandboxes/{id}/snapshots": "snapshots of sandboxes are",
+	"/snapshots":                     "snapshots of sandboxes are",
+	"PUT /sandboxes/{id}/network":    "changing the network of a sandbox is",
+	"GET /sandboxes/{id}/metrics":    "metrics over the control plane are",
+	"GET /sandboxes/metrics":         "metrics over the control plane are",
+	"GET /sandboxes/{id}/logs":       "logs of sandboxes are",
+	"GET /v2/sandboxes/{id}/logs":    "logs of sandboxes are",
+	"POST /v2/sandboxes/{id}/pause":  "pausing sandboxes is",
+	"POST /v2/sandboxes/{id}/resume": "resuming sandboxes is",
+	"/templates":                     "managing templates is",
+	"/templates/":                    "managing templates is",
+	"/v2/templates":                  "managing templates is",
+	"/v2/templates/":                 "managing templates is",
+	"/v3/templates":                  "building templates is",
+	"/v3/templates/":                 "building templates is",
+	"/volumes":                       "volumes are",
+	"/volumes/":                      "volumes are",
+	"/volumecontent/":                "volumes are",
+	"/secrets":                       "secrets are",
+	"/secrets/":                      "secrets are",
+	"/teams":                         "teams are",
+	"/teams/":                        "teams are",
+	"/api-keys":                      "managing API keys is",
+	"/api-keys/":                     "managing API keys is",
+	"/access-tokens":                 "access tokens are",
+	"/access-tokens/":                "access tokens are",
+}

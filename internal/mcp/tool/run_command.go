@@ -1,0 +1,214 @@
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agent-sandbox/abx/sandbox"
+)
+
+func runCommand(Options) definition {
+	return definition{
+		Tool: Tool{
+			Name:  "run_command",
+			Title: "Run a shell command",
+			Description: "Runs a command line by `sh -c` in a sandbox and returns stdout, stderr and the exit code (an exit code other than 0 is an ordinary result). " +
+				"There is no standard input. The call returns when the command ends; a process started with `&` goes on in the background. " +
+				"Of long output the begin and the end are returned, and the whole is kept in a file that the result names. " +
+				"Leave sandbox_id out to use the default sandbox.",
+			Output:      outputSchema(append(outcomeFields(), reportFields...)),
+			Destructive: true, OpenWorld: true,
+		},
+		params: []param{
+			{name: "command", kind: kindText, required: true, doc: "the shell command line to run"},
+			sandboxID,
+			{name: "cwd", kind: kindText, text: workDir, absolute: true, doc: "the working folder, absolute; left out: /app, or the template's own folder where there is no /app"},
+			{name: "timeout", kind: kindWhole, whole: 60, least: 1, doc: "seconds after which the command is killed"},
+		},
+		run: (*Set).runCommand,
+	}
+}
+
+// outcomeFields are what a command and a piece of code end with.
+func outcomeFields() []field {
+	return []field{
+		{name: "stdout", kind: "string", doc: "standard output, without terminal codes", always: true},
+		{name: "stderr", kind: "string", doc: "standard error, without terminal codes", always: true},
+		{name: "exit_code", kind: "integer", doc: "0 is success; 128 + n is an end by signal n", always: true},
+		{name: "reason", kind: "string", doc: "how it ended: exit, signal, timeout, oom, disk-full, pids-limit, sandbox-lost", always: true},
+		{name: "detail", kind: "string", doc: "the limit that was met"},
+		{name: "truncated", kind: "boolean", doc: "true when a part of the output was left out", always: true},
+		{name: "stdout_bytes", kind: "integer", doc: "the length of the whole standard output, when a part was left out"},
+		{name: "stderr_bytes", kind: "integer", doc: "the length of the whole standard error, when a part was left out"},
+		{name: "stdout_file", kind: "string", doc: "the file in the sandbox with the whole standard output, when a part was left out"},
+		{name: "stderr_file", kind: "string", doc: "the file in the sandbox with the whole standard error, when a part was left out"},
+		{name: "background_pids", kind: "array", doc: "processes that go on in the background", items: []byte(`{"type":"integer"}`)},
+	}
+}
+
+func (s *Set) runCommand(ctx context.Context, a arguments, r Request) (*Result, error) {
+	timeout := time.Duration(a.whole("timeout")) * time.Second
+	if strings.TrimSpace(a.text("command")) == "" {
+		return nil, bad("command", "is empty: give the shell command line to run")
+	}
+	if strings.ContainsRune(a.text("command"), 0) {
+		return nil, bad("command", "holds a NUL byte, which no command line has")
+	}
+	tick := startTicker(r, s.o.Limits.Progress)
+	defer tick.Stop()
+	lease, rep, err := s.use(ctx, a, r, timeout)
+	if err != nil {
+		return nil, err
+	}
+	defer lease.Release()
+	sb := lease.Sandbox
+	dir := a.text("cwd")
+	if dir == workDir { // left out, or filled in by the client from the schema
+		if dir, err = sb.workdir(ctx); err != nil {
+			return nil, err
+		}
+	}
+	opts := []sandbox.RunOption{
+		sandbox.Shell("sh"), sandbox.Cwd(dir), sandbox.Timeout(timeout),
+		sandbox.Window(s.o.Limits.Head, s.o.Limits.Tail),
+	}
+	if tick != nil {
+		opts = append(opts, tick.listen())
+	}
+	res, err := sb.Commands.Run(ctx, a.text("command"), opts...)
+	if err != nil && dir != workDir && errors.Is(err, sandbox.ErrInvalid) {
+		if there, lookErr := sb.Files.Exists(ctx, dir); lookErr == nil && !there {
+			return nil, bad("cwd", "%s does not exist in the sandbox: make it by run_command with \"mkdir -p\", or leave cwd out", quote(dir))
+		}
+	}
+	if err != nil && res == nil {
+		return nil, err
+	}
+	o := outcome{Output: res.Output, exitCode: res.ExitCode, reason: res.Reason, detail: res.Detail, pids: res.Background}
+	o.report(rep, sb.Info().Network)
+	if res.Reason == sandbox.ReasonTimeout {
+		rep.note("Stopped at its timeout of %d s. Give a larger timeout, or run it in the background: %s, and look into the file later.",
+			a.whole("timeout"), "`nohup COMMAND > /tmp/out.log 2>&1 &`")
+	}
+	return rep.result(), err
+}
+
+// An outcome is how a command or a piece of code ended.
+type outcome struct {
+	sandbox.Output
+	exitCode       int
+	reason, detail string
+	pids           []int
+	more           string // to stand at the end of stderr
+}
+
+// report writes o as data and as text.
+func (o *outcome) report(rep *report, network string) {
+	streams := [2]stream{
+		{o.Stdout, o.StdoutHead, o.StdoutTotal, o.StdoutFile},
+		{o.Stderr, o.StderrHead, o.StderrTotal, o.StderrFile},
+	}
+	stdout, stderr := streams[0].text(), streams[1].text()
+	if o.more != "" && stderr != "" && !strings.HasSuffix(stderr, "\n") {
+		stderr += "\n"
+	}
+	stderr += o.more
+	reason := o.reason
+	if reason == "" {
+		reason = sandbox.ReasonSandboxLost
+	}
+	d := &rep.data
+	d.Grow(len(stdout) + len(stderr) + 512)
+	d.String("stdout", stdout)
+	d.String("stderr", stderr)
+	d.Int("exit_code", int64(o.exitCode))
+	d.String("reason", reason)
+	if o.detail != "" {
+		d.String("detail", o.detail)
+	}
+	d.Bool("truncated", streams[0].cut() || streams[1].cut())
+	for i, name := range [2]string{"stdout", "stderr"} {
+		if streams[i].cut() {
+			d.Int(name+"_bytes", streams[i].total)
+			if streams[i].file != "" {
+				d.String(name+"_file", streams[i].file)
+			}
+		}
+	}
+	if len(o.pids) > 0 {
+		d.Raw("background_pids", []byte(strings.ReplaceAll(fmt.Sprint(o.pids), " ", ",")))
+		rep.note("Still running in the background: process %s. Stop it by `kill`.", strings.Trim(fmt.Sprint(o.pids), "[]"))
+	}
+	rep.text = append(rep.text, paragraphs(stdout, stderr)...)
+	rep.text = append(rep.text, o.status(reason))
+	rep.hints(stdout+"\n"+stderr, o.exitCode, network)
+}
+
+// paragraphs shows both streams, the second under a heading.
+func paragraphs(stdout, stderr string) []string {
+	var all []string
+	if s := strings.TrimRight(stdout, "\n"); s != "" {
+		all = append(all, s)
+	}
+	if s := strings.TrimRight(stderr, "\n"); s != "" {
+		all = append(all, "[stderr]\n"+s)
+	}
+	if len(all) == 0 {
+		all = append(all, "(no output)")
+	}
+	return all
+}
+
+func (o *outcome) status(reason string) string {
+	s := fmt.Sprintf("[exit code %d", o.exitCode)
+	if reason != sandbox.ReasonExit {
+		s += ", " + reason
+	}
+	if o.detail != "" {
+		s += ": " + o.detail
+	}
+	return s + "]"
+}
+
+// signs of trouble in what a program writes, lower case.
+var (
+	noInput = []string{"eoferror: eof when reading"}
+	noNames = []string{
+		"could not resolve host", "temporary failure in name resolution", "name or service not known", "nodename nor servname",
+		"getaddrinfo", "eai_again", "enotfound", "name resolution", "no such host", "network is unreachable", "unable to resolve host address",
+		"bad address '",
+	}
+)
+
+// hints adds notes about troubles that a program words badly.
+func (p *report) hints(output string, exitCode int, network string) {
+	if exitCode == 0 {
+		return
+	}
+	lower := strings.ToLower(output)
+	has := func(signs []string) bool {
+		for _, s := range signs {
+			if strings.Contains(lower, s) {
+				return true
+			}
+		}
+		return false
+	}
+	if has(noInput) {
+		p.note("The program waited for input, and there is none: give it by a pipe (`printf 'text\\n' | program`), a file or arguments.")
+	}
+	if !has(noNames) {
+		return
+	}
+	switch network {
+	case "none":
+		p.note("This sandbox has no network: names cannot be resolved and nothing can be downloaded. Use what is installed, or bring files in by write_file.")
+	case "allow":
+		p.note("This sandbox reaches allowed hosts only; the name is probably not one of them.")
+	default:
+		p.note("The name could not be resolved: the sandbox may have no network, or the name may not exist.")
+	}
+}

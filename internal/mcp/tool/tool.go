@@ -1,0 +1,267 @@
+// Package tool holds the seven tools of the MCP server, one file each: what a
+// tool takes (its schema), the check of its arguments, the call, and its
+// result as data and as text for a model. It knows sandboxes by the SDK only
+// and nothing of JSON-RPC or transports.
+//
+// To add a tool: write NAME.go with a definition and a function of the type
+// run, name it in definitions, and run the tests with -update for its schema.
+//
+// Its one invariant: a call always gives a Result. What fails, with what the
+// client sent or with the sandbox, is a Result with IsError that says what to
+// do next.
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/agent-sandbox/abx/internal/mcp/session"
+	"github.com/agent-sandbox/abx/sandbox"
+)
+
+// Limits of what reaches a client. Zero means the default.
+type Limits struct {
+	// Head and Tail are the bytes kept of the begin and the end of each output
+	// stream. Default 12 KiB and 20 KiB.
+	Head, Tail int
+	// Image is the largest picture that is sent, in bytes; Images all pictures
+	// of one result together. Default 3 MiB and 6 MiB.
+	Image, Images int
+	// Read is the most bytes of content that one read_file returns, Write the
+	// most that one write_file takes after decoding. Default 8 MiB each.
+	Read, Write int
+	// ReadText is up to which size the text for the model repeats the content
+	// of a file that structuredContent holds. Default 1 MiB.
+	ReadText int
+	// Entries is the most entries that list_files returns. Default 1000.
+	Entries int
+	// Progress is the time between two progress notes. Default 2 s.
+	Progress time.Duration
+}
+
+func (l Limits) withDefaults() Limits {
+	for v, def := range map[*int]int{
+		&l.Head: 12 << 10, &l.Tail: 20 << 10, &l.Image: 3 << 20, &l.Images: 6 << 20,
+		&l.Read: 8 << 20, &l.Write: 8 << 20, &l.ReadText: 1 << 20, &l.Entries: 1000,
+	} {
+		if *v <= 0 {
+			*v = def
+		}
+	}
+	if l.Progress <= 0 {
+		l.Progress = 2 * time.Second
+	}
+	return l
+}
+
+// Options of a Set. Client is required.
+type Options struct {
+	Client   *sandbox.Client
+	Template string // of sandboxes for which none is named; default "base"
+	// Isolation is the least isolation of every sandbox: "" or "auto" is what
+	// the platform gives.
+	Isolation string
+	// Lifetime of sandboxes for which no timeout is named; default 300 s.
+	Lifetime time.Duration
+	// Notes are added to the result of every create_sandbox.
+	Notes  []string
+	Limits Limits
+	Logger *slog.Logger // nil discards
+}
+
+// A Tool is what a client is told about a tool.
+type Tool struct {
+	Name, Title, Description string
+	Input, Output            []byte // JSON schemas
+
+	ReadOnly, Destructive, Idempotent, OpenWorld bool
+}
+
+// A Request is one call of a tool.
+type Request struct {
+	Arguments []byte // a JSON object; nil or empty: none
+	// Fresh: the client's protocol has no sessions. A call that names no
+	// sandbox gets a new one, whose id the result carries.
+	Fresh bool
+	// TextOnly: the client's protocol has no structured results, so that the
+	// text must hold everything.
+	TextOnly bool
+	// Progress, if set, is told now and then how a long call goes.
+	Progress func(Progress)
+}
+
+// Progress says how far a call is.
+type Progress struct {
+	Elapsed time.Duration
+	Message string // elapsed time and newest output, one line
+}
+
+// A Set is the tools of one client, with the sandboxes that it made. It is
+// safe for concurrent use. End it.
+type Set struct {
+	o       Options
+	session *session.Session[*handle]
+}
+
+// run makes a call; a is checked against the tool's parameters.
+type run func(s *Set, ctx context.Context, a arguments, r Request) (*Result, error)
+
+// A definition is a tool with all that belongs to it.
+type definition struct {
+	Tool
+	params []param
+	run    run
+}
+
+// definitions are the tools in the order in which a client sees them.
+func definitions(o Options) []definition {
+	return []definition{
+		createSandbox(o), runCode(o), runCommand(o), readFile(o), writeFile(o), listFiles(o), killSandbox(o),
+	}
+}
+
+// Names are the names of all tools, in order.
+func Names() []string {
+	var names []string
+	for _, d := range definitions(Options{}) {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// New makes the tools of one client. Nothing is created before the first call.
+func New(o Options) *Set {
+	o.Limits = o.Limits.withDefaults()
+	if o.Template == "" {
+		o.Template = sandbox.DefaultTemplate
+	}
+	if o.Lifetime <= 0 {
+		o.Lifetime = defaultLifetime * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Set{o: o}
+	s.session = session.New(s.create, session.Options{
+		Template: o.Template,
+		Timeout:  o.Lifetime,
+		Gone:     func(err error) bool { return errors.Is(err, sandbox.ErrExpired) },
+		Logger:   o.Logger,
+	})
+	return s
+}
+
+// Tools lists the tools.
+func (s *Set) Tools() []Tool {
+	var all []Tool
+	for _, d := range definitions(s.o) {
+		d.Input = inputSchema(d.params)
+		all = append(all, d.Tool)
+	}
+	return all
+}
+
+// Call runs the tool of that name, which must be one of Tools. ctx ends the
+// code or command that runs.
+func (s *Set) Call(ctx context.Context, name string, r Request) (res *Result) {
+	defer func() {
+		if v := recover(); v != nil { // a fault of ours must not end the client's session
+			res = failed(s.o.Logger, name, fmt.Errorf("panic: %v\n%s", v, debug.Stack()), nil)
+		}
+	}()
+	for _, d := range definitions(s.o) {
+		if d.Name != name {
+			continue
+		}
+		args, err := parse(d.params, r.Arguments)
+		if err != nil {
+			return failure(err)
+		}
+		res, err := d.run(s, ctx, args, r)
+		if err != nil {
+			return failed(s.o.Logger, name, err, res)
+		}
+		return res
+	}
+	return failure(errors.New("unknown tool " + quote(name)))
+}
+
+// End kills every sandbox of the set; ctx bounds that. Safe to call twice.
+func (s *Set) End(ctx context.Context) error { return s.session.End(ctx) }
+
+// A handle is a sandbox with what the tools know about it.
+type handle struct {
+	*sandbox.Sandbox
+
+	mu    sync.Mutex
+	dir   string          // working folder; "" before it is known
+	ready map[string]bool // languages whose code starts in dir
+}
+
+func (s *Set) create(ctx context.Context, spec session.Spec) (*handle, error) {
+	opts := []sandbox.CreateOption{sandbox.Template(spec.Template), sandbox.Timeout(spec.Timeout)}
+	if len(spec.Envs) > 0 {
+		opts = append(opts, sandbox.Env(spec.Envs))
+	}
+	if s.o.Isolation != "" && s.o.Isolation != "auto" {
+		opts = append(opts, sandbox.Isolation(s.o.Isolation))
+	}
+	sb, err := s.o.Client.Create(ctx, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &handle{Sandbox: sb, ready: map[string]bool{}}, nil
+}
+
+// The working folder of a call that names none.
+const (
+	workDir = "/app"
+	homeDir = "/home/user" // where a sandbox has no /app
+)
+
+// workdir is /app if the sandbox has it, else the template's own folder.
+func (h *handle) workdir(ctx context.Context) (string, error) {
+	h.mu.Lock()
+	dir := h.dir
+	h.mu.Unlock()
+	if dir != "" {
+		return dir, nil
+	}
+	there, err := h.Files.Exists(ctx, workDir)
+	if err != nil {
+		return "", err
+	}
+	dir = homeDir
+	if there {
+		dir = workDir
+	}
+	h.mu.Lock()
+	h.dir = dir
+	h.mu.Unlock()
+	return dir, nil
+}
+
+// use finds or makes the sandbox of a call, with what to tell about it.
+func (s *Set) use(ctx context.Context, a arguments, r Request, timeout time.Duration) (*session.Lease[*handle], *report, error) {
+	lease, err := s.session.Use(ctx, session.Ask{ID: a.text("sandbox_id"), Call: timeout, Fresh: r.Fresh})
+	if err != nil {
+		return nil, nil, err
+	}
+	rep := &report{}
+	switch {
+	case lease.Replaced:
+		rep.note("The default sandbox had ended (killed from outside, or its lifetime was over). This is a new, empty one: files, processes and variables from before are gone.")
+		rep.sandbox = lease.Sandbox.ID()
+	case lease.Created && r.Fresh:
+		rep.note("A new sandbox was made for this call: give its sandbox_id to use it again. It ends with its lifetime.")
+		rep.sandbox = lease.Sandbox.ID()
+	case lease.Created:
+		rep.sandbox = lease.Sandbox.ID()
+	}
+	return lease, rep, nil
+}
