@@ -67,6 +67,7 @@ test: build node-modules ## run every test as the current user
 
 .PHONY: test-user
 test-user: build node-modules ## as root: run the tests again as ordinary users, under -race
+	@$(GO) build -o bin/demo ./test/demo
 	.ci/test-user
 
 .PHONY: lint

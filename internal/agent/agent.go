@@ -44,17 +44,15 @@ func Run(build string) error {
 	}
 	defer conn.Close()
 	var s control.Setup
-	files, err := conn.Receive(&s)
-	if errors.Is(err, io.EOF) {
+	if _, err := conn.Receive(&s); errors.Is(err, io.EOF) {
 		return nil
-	}
-	if err != nil {
+	} else if err != nil {
 		return err
 	}
 	if s.Build != build {
 		return conn.Send(control.Status{Build: build})
 	}
-	server, err := start(s, files)
+	server, err := start(conn, s)
 	if err != nil {
 		return conn.Send(failure(err))
 	}
@@ -102,23 +100,33 @@ func ignoreSignals() <-chan struct{} {
 	return done
 }
 
-func start(s control.Setup, files []*os.File) (*server, error) {
-	named := map[string][]*os.File{}
-	for i, f := range files {
-		if i < len(s.Files) {
-			named[s.Files[i]] = append(named[s.Files[i]], f)
+func start(conn *control.Conn, s control.Setup) (*server, error) {
+	files := map[string][]*os.File{}
+	mapped := func() (self *os.File, err error) {
+		var m control.Mapped
+		received, err := conn.Receive(&m)
+		if err != nil {
+			return nil, err
 		}
+		for i, f := range received {
+			if i < len(m.Files) {
+				files[m.Files[i]] = append(files[m.Files[i]], f)
+			}
+		}
+		if f := files[control.FileSelf]; len(f) == 1 {
+			self = f[0]
+		}
+		return self, nil
 	}
-	var self *os.File
-	if f := named[control.FileSelf]; len(f) == 1 {
-		self = f[0]
-		defer self.Close()
+	err := setup.Apply(s, mapped)
+	for _, f := range files[control.FileSelf] {
+		f.Close()
 	}
-	if err := setup.Apply(s, self); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	srv, err := newServer(s, named, log)
+	srv, err := newServer(s, files, log)
 	if err != nil {
 		return nil, &setup.StepError{Step: "start services", Err: err}
 	}

@@ -3,6 +3,10 @@
 // words, as mcp_start.go; exit.go maps errors to exit codes. It holds no
 // globals: everything from outside comes by Env.
 //
+// To add a command: a file that bears its words, with its options, newX (flags
+// only) and runX (resolve, call one package, print); add newX to its parent
+// here, and a script to testdata/script.
+//
 // Its one invariant: standard output is a command's result (or JSON-RPC) and
 // nothing else; notes and errors go to standard error.
 package cli

@@ -1,3 +1,20 @@
+// Package control is the socket between a host and the agent of one sandbox: a
+// unix SOCK_SEQPACKET pair that the host makes and the agent inherits. It
+// carries JSON messages, a file descriptor or several beside each where the
+// message says so. It knows neither sandboxes nor HTTP, and it is no data
+// plane: bytes of calls go through the connections that it hands over.
+//
+// The messages, in order:
+//
+//	host → agent  Setup, once, sent before the agent exists
+//	host → agent  Mapped, once, with the cgroup files that it names
+//	agent → host  Status, once: ready, or the step that went wrong
+//	host → agent  Dial, any number of times, with one end of a socket pair
+//	              for the answer
+//	agent → that  Answer, once, with the connection's descriptor if it has one
+//
+// The end of the socket is the end of the sandbox, in both directions: its
+// invariant is that neither side outlives the other.
 package control
 
 // Setup tells an agent what to make of its new namespaces before it serves.
@@ -22,11 +39,14 @@ type Setup struct {
 
 	MemoryBytes  int64 // limit in force, for messages only
 	ProcessLimit int64 // likewise
+}
 
+// Mapped says that the agent's user ids are mapped and its cgroup is there.
+type Mapped struct {
 	Files []string // names of the descriptors beside the message, in order
 }
 
-// Names in Setup.Files.
+// Names in Mapped.Files.
 const (
 	FileSelf       = "self"        // v1: a tasks file for the agent itself to join
 	FileWork       = "work"        // v1: a tasks file, several; v2: the folder

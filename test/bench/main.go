@@ -180,3 +180,12 @@ func lookup(name string) string {
 	}
 	return path
 }
+
+// interpreter is the Python of sandboxes, itself and not a shim before it.
+func interpreter(ctx context.Context) string {
+	path, err := exec.CommandContext(ctx, "python3", "-c", "import sys; print(sys.executable)").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(path))
+}

@@ -38,6 +38,25 @@ func settle(ctx context.Context, pid int) error {
 	return nil
 }
 
+// warm waits until the server's pool is filled: a Python runs below it that
+// waits for code.
+func warm(ctx context.Context, pid int) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for _, p := range proc.Descendants(pid) {
+			if strings.HasPrefix(p.Name, "python") {
+				return settle(ctx, pid)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
 // field reads a "NAME: N kB" line of a file of /proc, in bytes.
 func field(file, name string) (int64, error) {
 	f, err := os.Open(file)

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package account looks users up inside a sandbox. It reads /etc/passwd and
 // /etc/group each time, since the sandbox's root may add users; it caches
 // nothing and never changes them. Its invariant: the agent's own uid is never
@@ -6,12 +8,15 @@ package account
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Names and ids that every template of ours has.
@@ -64,12 +69,12 @@ func (b Book) Lookup(name string) (Account, error) {
 }
 
 func (b Book) find(name string) (Account, error) {
-	f, err := os.Open(orDefault(b.Passwd, "/etc/passwd"))
+	path := orDefault(b.Passwd, "/etc/passwd")
+	text, err := read(path)
 	if err != nil {
 		return Account{}, fmt.Errorf("look up user %q: %w", name, err)
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
+	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
 		p := strings.Split(s.Text(), ":")
 		if len(p) < 7 || (p[0] != name && p[2] != name) {
 			continue
@@ -77,7 +82,7 @@ func (b Book) find(name string) (Account, error) {
 		uid, err1 := strconv.ParseUint(p[2], 10, 32)
 		gid, err2 := strconv.ParseUint(p[3], 10, 32)
 		if err := errors.Join(err1, err2); err != nil {
-			return Account{}, fmt.Errorf("user %q in %s: %w", name, f.Name(), err)
+			return Account{}, fmt.Errorf("user %q in %s: %w", name, path, err)
 		}
 		return Account{Name: p[0], UID: uint32(uid), GID: uint32(gid), Home: p[5], Shell: p[6]}, nil
 	}
@@ -85,13 +90,12 @@ func (b Book) find(name string) (Account, error) {
 }
 
 func (b Book) groups(a Account) ([]uint32, error) {
-	f, err := os.Open(orDefault(b.Group, "/etc/group"))
+	text, err := read(orDefault(b.Group, "/etc/group"))
 	if err != nil {
 		return nil, fmt.Errorf("groups of %q: %w", a.Name, err)
 	}
-	defer f.Close()
 	var gids []uint32
-	for s := bufio.NewScanner(f); s.Scan() && len(gids) < 32; {
+	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan() && len(gids) < 32; {
 		p := strings.Split(s.Text(), ":")
 		if len(p) < 4 || !slices.Contains(strings.Split(p[3], ","), a.Name) {
 			continue
@@ -101,6 +105,25 @@ func (b Book) groups(a Account) ([]uint32, error) {
 		}
 	}
 	return gids, nil
+}
+
+// maxBook bounds what is read of a file, in bytes.
+const maxBook = 1 << 20
+
+// read reads a file that the sandbox's root may have put anything in the place
+// of: a pipe must not make us wait, nor a device make us read for ever.
+func read(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	return io.ReadAll(io.LimitReader(f, maxBook))
 }
 
 func orDefault(s, d string) string {

@@ -58,6 +58,7 @@ func create(dir, name string) (*os.File, error) {
 		return nil, err
 	}
 	defer unix.Close(folder)
+	prune(folder)
 	var random [8]byte
 	rand.Read(random[:])
 	base := filepath.Base(name) + "-" + hex.EncodeToString(random[:]) + ".log"

@@ -38,9 +38,10 @@ func (e *StepError) Unwrap() error { return e.Err }
 
 // Apply does everything. It must run on the process's first thread, locked to
 // it, before any other goroutine does work that depends on identity or mounts.
-// self, if not nil, is the cgroup's tasks file to join; the caller closes it.
-func Apply(s control.Setup, self *os.File) error {
-	b := &builder{setup: s, self: self}
+// mapped waits until the host has mapped this process's ids; it returns the
+// cgroup's tasks file to join, or nil, which the caller closes.
+func Apply(s control.Setup, mapped func() (self *os.File, err error)) error {
+	b := &builder{setup: s, mapped: mapped}
 	defer b.close()
 	for _, step := range []struct {
 		name string
@@ -49,11 +50,11 @@ func Apply(s control.Setup, self *os.File) error {
 		{"close stray files", closeStray},
 		{"host name", func() error { return unix.Sethostname([]byte(s.ID)) }},
 		{"loopback interface", loopbackUp},
-		{"join cgroup", b.joinCgroup},
-		{"cgroup namespace", newCgroupNamespace},
 		// Before the identity changes: the owner of a private folder above an
 		// interpreter can still look into it.
 		{"open host folders", b.openTrees},
+		{"join cgroup", b.joinCgroup},
+		{"cgroup namespace", newCgroupNamespace},
 		{"change identity", b.changeIdentity},
 		{"mount root", b.mountRoot},
 		{"fill root", b.fillRoot},
@@ -73,9 +74,9 @@ func Apply(s control.Setup, self *os.File) error {
 }
 
 type builder struct {
-	setup control.Setup
-	self  *os.File
-	trees []int // O_PATH mount descriptors, -1 for an optional one not there
+	setup  control.Setup
+	mapped func() (*os.File, error)
+	trees  []int // O_PATH mount descriptors, -1 for an optional one not there
 }
 
 func (b *builder) close() {
@@ -123,14 +124,15 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, req)
 }
 
-// joinCgroup moves this thread, the process's first, whose group is the one
+// joinCgroup waits for the host and then moves this thread, the process's first, whose group is the one
 // that the process's memory is charged to. Writing "0", which is the writer
 // itself, takes none of the kernel's global locks: 10 ms less than being moved.
 func (b *builder) joinCgroup() error {
-	if b.self == nil {
-		return nil
+	self, err := b.mapped()
+	if err != nil || self == nil {
+		return err
 	}
-	_, err := b.self.WriteString("0")
+	_, err = self.WriteString("0")
 	return err
 }
 

@@ -83,7 +83,11 @@ func (g *Gateway) Handles(r *http.Request) bool {
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to, named, err := g.address(r)
 	if err != nil {
-		writeError(w, r, http.StatusBadRequest, err.Error())
+		status := http.StatusBadRequest
+		if errors.Is(err, errUnsigned) {
+			status = http.StatusUnauthorized
+		}
+		writeError(w, r, status, err.Error())
 		return
 	}
 	if r.Method == http.MethodConnect {

@@ -278,11 +278,11 @@ func TestPrivatePorts(t *testing.T) {
 func TestUnnamedFileURL(t *testing.T) {
 	r := newRig(t, engine.Request{}, gateway.Options{})
 	for query, message := range map[string]string{
-		"?path=x":                 "names no sandbox",
-		"?path=x&signature=v1_no": "of no sandbox that runs here",
+		"?path=x":                 "missing signature query parameter",
+		"?path=x&signature=v1_no": "invalid signature",
 	} {
 		req, _ := http.NewRequestWithContext(t.Context(), "GET", r.server.URL+"/files"+query, nil)
-		if resp, body, _ := r.do(req); resp.StatusCode != 400 || !strings.Contains(body, message) {
+		if resp, body, _ := r.do(req); resp.StatusCode != 401 || !strings.Contains(body, message) {
 			t.Errorf("%s: %d %s", query, resp.StatusCode, body)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"path"
 
 	"github.com/agent-sandbox/abx/internal/e2b"
+	"github.com/agent-sandbox/abx/internal/host/engine"
 )
 
 // isFileURL reports whether r is for the files of a sandbox that it does not
@@ -18,6 +19,9 @@ func isFileURL(r *http.Request) bool {
 	return path.Clean(r.URL.Path) == "/files"
 }
 
+// errUnsigned is a 401: a file URL whose sandbox cannot be told.
+var errUnsigned = errors.New("unsigned")
+
 // signer finds the sandbox whose token made the signature of r; the agent
 // checks it again. A URL without a signature could be meant for a sandbox
 // without a token, but then any web page could reach into it.
@@ -25,7 +29,7 @@ func (g *Gateway) signer(r *http.Request) (e2b.Address, error) {
 	query := r.URL.Query()
 	given := query.Get("signature")
 	if given == "" {
-		return e2b.Address{}, errors.New("the URL names no sandbox and has no signature; send " + e2b.HeaderSandboxID + " and " + e2b.HeaderSandboxPort)
+		return e2b.Address{}, engine.Errorf(errUnsigned, "missing signature query parameter; or name the sandbox in %s and %s", e2b.HeaderSandboxID, e2b.HeaderSandboxPort)
 	}
 	ops := []string{"read"}
 	switch r.Method {
@@ -42,7 +46,7 @@ func (g *Gateway) signer(r *http.Request) (e2b.Address, error) {
 			}
 		}
 	}
-	return e2b.Address{}, errors.New("the signature is of no sandbox that runs here")
+	return e2b.Address{}, engine.Errorf(errUnsigned, "invalid signature: it is of no sandbox that runs here")
 }
 
 // sign makes E2B's signature of a file URL. expiration is empty for none.

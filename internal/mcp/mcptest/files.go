@@ -103,7 +103,11 @@ func (f files) Stat(_ context.Context, r *connect.Request[filesystem.StatRequest
 }
 
 func (f files) ListDir(_ context.Context, r *connect.Request[filesystem.ListDirRequest]) (*connect.Response[filesystem.ListDirResponse], error) {
-	dir := path.Clean(r.Msg.GetPath())
+	dir := r.Msg.GetPath()
+	if !path.IsAbs(dir) {
+		dir = path.Join("/home/user", dir)
+	}
+	dir = path.Clean(dir)
 	switch e := f.entry(dir); {
 	case e == nil:
 		return nil, connect.NewError(connect.CodeNotFound, &missing{"directory not found"})

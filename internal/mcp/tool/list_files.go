@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/agent-sandbox/abx/internal/mcp/wire"
@@ -50,10 +51,34 @@ func (s *Set) listFiles(ctx context.Context, a arguments, r Request) (*Result, e
 			return nil, err
 		}
 	}
+	if dir == "" {
+		return s.listHome(ctx, sb, rep)
+	}
+	return s.list(ctx, sb, rep, dir)
+}
+
+// listHome lists the template's own folder, whose name only its entries tell.
+func (s *Set) listHome(ctx context.Context, sb *handle, rep *report) (*Result, error) {
+	list, err := sb.Files.List(ctx, ".", sandbox.Limit(s.o.Limits.Entries))
+	if err != nil {
+		return nil, err
+	}
+	dir := homeDir
+	if len(list.Entries) > 0 {
+		dir = path.Dir(list.Entries[0].Path)
+	}
+	return listing(rep, dir, list), nil
+}
+
+func (s *Set) list(ctx context.Context, sb *handle, rep *report, dir string) (*Result, error) {
 	list, err := sb.Files.List(ctx, dir, sandbox.Limit(s.o.Limits.Entries))
 	if err != nil {
 		return nil, s.noFolder(ctx, sb, dir, err)
 	}
+	return listing(rep, dir, list), nil
+}
+
+func listing(rep *report, dir string, list *sandbox.Listing) *Result {
 	files := []byte("[")
 	var lines strings.Builder
 	for i, e := range list.Entries {
@@ -84,7 +109,7 @@ func (s *Set) listFiles(ctx context.Context, a arguments, r Request) (*Result, e
 		rep.note("Only %d of %d entries are listed: see the rest by run_command, such as `ls %q | tail -n +%d`.",
 			len(list.Entries), list.Total, dir, len(list.Entries)+1)
 	}
-	return rep.result(), nil
+	return rep.result()
 }
 
 func typeName(e sandbox.Entry) string {

@@ -121,6 +121,9 @@ func (p *problem) Error() string {
 	if what == "" && p.err != nil {
 		what = p.err.Error()
 	}
+	if p.next == "" {
+		return what
+	}
 	return strings.TrimSuffix(what, ".") + ". " + p.next
 }
 
@@ -153,7 +156,6 @@ var steps = []struct {
 	{session.ErrDead, "It was killed or its lifetime is over: leave sandbox_id out to use the default sandbox, or make a new one by create_sandbox."},
 	{session.ErrNoDefault, "Give the sandbox_id of the sandbox to kill; sandboxes end with the session by themselves."},
 	{session.ErrEnded, "The server is stopping: start it again."},
-	{context.Canceled, "The call was cancelled."},
 	{sandbox.ErrUnauthorized, "Check ABX_SANDBOX_API_KEY, or run: abx config set sandbox_api_key KEY."},
 	{sandbox.ErrExpired, "The sandbox is gone, killed or at the end of its lifetime; call again without sandbox_id to get a new, empty one."},
 	{sandbox.ErrLost, "How the call ended is unknown; the next call shows whether the sandbox still lives, and makes a new one if not."},
@@ -170,6 +172,9 @@ func explain(log *slog.Logger, tool string, err error) error {
 	var known *problem
 	if errors.As(err, &arg) || errors.As(err, &known) {
 		return err
+	}
+	if errors.Is(err, context.Canceled) {
+		return problemf(err, "", "%s was cancelled: what ran was stopped, the sandbox can be used", tool)
 	}
 	var own interface{ Next() string }
 	if errors.As(err, &own) {

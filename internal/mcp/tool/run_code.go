@@ -2,7 +2,6 @@ package tool
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -96,23 +95,22 @@ func noLanguage(lang string, err error) error {
 	if lang == "python" || lang == "shell" || !errors.Is(err, sandbox.ErrUnsupported) && !errors.Is(err, sandbox.ErrInvalid) && !errors.Is(err, sandbox.ErrNotFound) {
 		return err
 	}
-	return problemf(err, `Use "python" or "shell", or write the code to a file and start it by run_command if the sandbox has the program for it.`,
-		"language %q is not available in this sandbox: %v", lang, err)
+	next := `Use "python" or "shell", or write the code to a file and start it by run_command if the sandbox has the program for it.`
+	var e *sandbox.Error
+	if errors.As(err, &e) && strings.Contains(e.Message, "run_command") { // our interpreter says it itself
+		return problemf(err, "", "%s", e.Message)
+	}
+	return problemf(err, next, "language %q is not available in this sandbox: %v", lang, err)
 }
 
-// enter is code that makes a folder the working folder and nothing else: no
-// output, no new name.
-func enter(lang, dir string) string {
-	quoted, _ := json.Marshal(dir) // a string cannot fail
-	switch lang {
-	case "python":
-		return fmt.Sprintf("__import__('os').chdir(%s)", quoted)
-	case "shell":
-		return "cd '" + strings.ReplaceAll(dir, "'", `'\''`) + "'"
-	case "r":
-		return fmt.Sprintf("invisible(setwd(%s))", quoted)
-	}
-	return fmt.Sprintf("process.chdir(%s);", quoted)
+// enter is code that makes /app the working folder, where it is there, and does
+// nothing else: no output, no new name.
+var enter = map[string]string{
+	"python":     `exec("import os\ntry: os.chdir('` + workDir + `')\nexcept OSError: pass", {})`,
+	"shell":      `cd ` + workDir + ` 2>/dev/null || :`,
+	"r":          `invisible(try(setwd("` + workDir + `"), silent = TRUE))`,
+	"javascript": `try { process.chdir("` + workDir + `") } catch {}`,
+	"typescript": `try { process.chdir("` + workDir + `") } catch {}`,
 }
 
 // prepare makes the first code of a language start in the working folder. It
@@ -125,14 +123,8 @@ func (h *handle) prepare(ctx context.Context, lang string) error {
 	if ready {
 		return nil
 	}
-	dir, err := h.workdir(ctx)
-	if err != nil {
+	if _, err := h.RunCode(ctx, enter[lang], sandbox.Language(wireLanguage(lang)), sandbox.Timeout(prepareTime)); err != nil {
 		return err
-	}
-	if dir != homeDir {
-		if _, err := h.RunCode(ctx, enter(lang, dir), sandbox.Language(wireLanguage(lang)), sandbox.Timeout(prepareTime)); err != nil {
-			return err
-		}
 	}
 	h.mu.Lock()
 	h.ready[lang] = true
@@ -151,7 +143,7 @@ func (h *handle) forget(lang string) {
 }
 
 func (s *Set) codeReport(rep *report, ex *sandbox.Execution, lang string, seconds int64, network string) {
-	o := outcome{Output: ex.Output, exitCode: ex.ExitCode, reason: ex.Reason, detail: ex.Detail}
+	o := outcome{Output: ex.Output, exitCode: ex.ExitCode, reason: ex.Reason, detail: ex.Detail, shown: len(ex.Results) > 0, broken: ex.Reason == "" || ex.Reason == sandbox.ReasonSandboxLost}
 	if ex.Error != nil {
 		o.more = s.traceback(ex)
 	}

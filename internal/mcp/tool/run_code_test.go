@@ -19,7 +19,7 @@ func cells(log *[]string, f func(c *mcptest.Code) e2b.LineAbx) *mcptest.Platform
 		if log != nil {
 			*log = append(*log, c.Language+": "+c.Execute.Code)
 		}
-		if strings.Contains(c.Execute.Code, "chdir") || strings.HasPrefix(c.Execute.Code, "cd ") {
+		if strings.Contains(c.Execute.Code, "/app") {
 			return e2b.LineAbx{}
 		}
 		return f(c)
@@ -57,11 +57,22 @@ func TestRunCodeStartsInTheWorkingFolderOnce(t *testing.T) {
 		good(t, s, "run_code", c)
 	}
 	want := []string{
-		`python: __import__('os').chdir("/app")`, "python: 1", "python: 2", "bash: cd '/app'", "bash: 3",
-		"python: die", `python: __import__('os').chdir("/app")`, "python: 4",
+		"python: " + enter["python"], "python: 1", "python: 2", "bash: " + enter["shell"], "bash: 3",
+		"python: die", "python: " + enter["python"], "python: 4",
 	}
 	if d := cmp.Diff(want, log); d != "" {
 		t.Errorf("cells (-want +got):\n%s", d)
+	}
+}
+
+// TestEnter holds that code of every language starts in the working folder.
+func TestEnter(t *testing.T) {
+	for _, p := range runCode(Options{}).params {
+		for _, lang := range p.enum {
+			if enter[lang] == "" {
+				t.Errorf("%s starts anywhere", lang)
+			}
+		}
 	}
 }
 

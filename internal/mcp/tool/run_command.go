@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -72,14 +73,14 @@ func (s *Set) runCommand(ctx context.Context, a arguments, r Request) (*Result, 
 		}
 	}
 	opts := []sandbox.RunOption{
-		sandbox.Shell("sh"), sandbox.Cwd(dir), sandbox.Timeout(timeout),
+		sandbox.Shell("sh"), sandbox.Cwd(dir), sandbox.Timeout(timeout), // no folder is the sandbox's own
 		sandbox.Window(s.o.Limits.Head, s.o.Limits.Tail),
 	}
 	if tick != nil {
 		opts = append(opts, tick.listen())
 	}
 	res, err := sb.Commands.Run(ctx, a.text("command"), opts...)
-	if err != nil && dir != workDir && errors.Is(err, sandbox.ErrInvalid) {
+	if err != nil && dir != workDir && dir != "" && errors.Is(err, sandbox.ErrInvalid) {
 		if there, lookErr := sb.Files.Exists(ctx, dir); lookErr == nil && !there {
 			return nil, bad("cwd", "%s does not exist in the sandbox: make it by run_command with \"mkdir -p\", or leave cwd out", quote(dir))
 		}
@@ -87,7 +88,7 @@ func (s *Set) runCommand(ctx context.Context, a arguments, r Request) (*Result, 
 	if err != nil && res == nil {
 		return nil, err
 	}
-	o := outcome{Output: res.Output, exitCode: res.ExitCode, reason: res.Reason, detail: res.Detail, pids: res.Background}
+	o := outcome{Output: res.Output, exitCode: res.ExitCode, reason: res.Reason, detail: res.Detail, pids: res.Background, broken: err != nil}
 	o.report(rep, sb.Info().Network)
 	if res.Reason == sandbox.ReasonTimeout {
 		rep.note("Stopped at its timeout of %d s. Give a larger timeout, or run it in the background: %s, and look into the file later.",
@@ -103,6 +104,8 @@ type outcome struct {
 	reason, detail string
 	pids           []int
 	more           string // to stand at the end of stderr
+	shown          bool   // there is more to see than the streams
+	broken         bool   // the call failed: how it ended is not known
 }
 
 // report writes o as data and as text.
@@ -142,8 +145,14 @@ func (o *outcome) report(rep *report, network string) {
 		d.Raw("background_pids", []byte(strings.ReplaceAll(fmt.Sprint(o.pids), " ", ",")))
 		rep.note("Still running in the background: process %s. Stop it by `kill`.", strings.Trim(fmt.Sprint(o.pids), "[]"))
 	}
-	rep.text = append(rep.text, paragraphs(stdout, stderr)...)
-	rep.text = append(rep.text, o.status(reason))
+	shown := paragraphs(stdout, stderr)
+	if len(shown) == 0 && !o.shown && !o.broken {
+		shown = []string{"(no output)"}
+	}
+	rep.text = append(rep.text, shown...)
+	if !o.broken {
+		rep.text = append(rep.text, o.status(reason))
+	}
 	rep.hints(stdout+"\n"+stderr, o.exitCode, network)
 }
 
@@ -155,9 +164,6 @@ func paragraphs(stdout, stderr string) []string {
 	}
 	if s := strings.TrimRight(stderr, "\n"); s != "" {
 		all = append(all, "[stderr]\n"+s)
-	}
-	if len(all) == 0 {
-		all = append(all, "(no output)")
 	}
 	return all
 }
@@ -173,14 +179,12 @@ func (o *outcome) status(reason string) string {
 	return s + "]"
 }
 
-// signs of trouble in what a program writes, lower case.
+// Signs of trouble in what a program writes, whatever their case where that
+// differs between programs.
 var (
-	noInput = []string{"eoferror: eof when reading"}
-	noNames = []string{
-		"could not resolve host", "temporary failure in name resolution", "name or service not known", "nodename nor servname",
-		"getaddrinfo", "eai_again", "enotfound", "name resolution", "no such host", "network is unreachable", "unable to resolve host address",
-		"bad address '",
-	}
+	noInput = regexp.MustCompile(`EOFError: EOF when reading`)
+	noNames = regexp.MustCompile(`\b(EAI_AGAIN|ENOTFOUND|getaddrinfo)\b|(?i:could not resolve host|name resolution|name or service not known|no such host|` +
+		`network is unreachable|unable to resolve host|bad address ')`)
 )
 
 // hints adds notes about troubles that a program words badly.
@@ -188,19 +192,10 @@ func (p *report) hints(output string, exitCode int, network string) {
 	if exitCode == 0 {
 		return
 	}
-	lower := strings.ToLower(output)
-	has := func(signs []string) bool {
-		for _, s := range signs {
-			if strings.Contains(lower, s) {
-				return true
-			}
-		}
-		return false
-	}
-	if has(noInput) {
+	if noInput.MatchString(output) {
 		p.note("The program waited for input, and there is none: give it by a pipe (`printf 'text\\n' | program`), a file or arguments.")
 	}
-	if !has(noNames) {
+	if !noNames.MatchString(output) {
 		return
 	}
 	switch network {

@@ -41,6 +41,8 @@ func TestRunCommand(t *testing.T) {
 			object{"background_pids": []any{7., 9.}}, []string{"Still running in the background: process 7 9"}},
 		{"no input", nil, mcptest.End{Stderr: "EOFError: EOF when reading a line\n", Code: 1}, nil, []string{"waited for input"}},
 		{"no network", &e2b.SandboxAbx{Network: "none"}, mcptest.End{Stderr: "curl: (6) Could not resolve host: example.com\n", Code: 6}, nil, []string{"This sandbox has no network"}},
+		{"a missing module is no missing network", &e2b.SandboxAbx{Network: "none"}, mcptest.End{Stderr: "ModuleNotFoundError: No module named 'x'\n", Code: 1},
+			object{"notes": nil}, nil},
 		{"unknown network", nil, mcptest.End{Stderr: "Temporary failure in name resolution\n", Code: 1}, nil, []string{"may have no network"}},
 		{"colours and progress", nil, mcptest.End{Stdout: "\x1b[01;34mdir\x1b[0m\n 10%\r 50%\r100%\ndone\r\n"}, object{"stdout": "dir\n100%\ndone\n"}, nil},
 		{"not UTF-8", nil, mcptest.End{Stdout: "a\xff\xfeb\n"}, object{"stdout": "a\uFFFDb\n"}, nil},
@@ -77,13 +79,13 @@ func TestRunCommandGoesThroughSh(t *testing.T) {
 }
 
 func TestWorkingFolder(t *testing.T) {
-	cwd := ""
+	cwd := "none"
 	p := &mcptest.Platform{NoWork: true, Command: func(_ *mcptest.Sandbox, c *mcptest.Command) mcptest.End { cwd = c.Cwd; return mcptest.End{} }}
 	s := start(t, p, Options{})
 	for _, args := range []string{`{"command":"pwd"}`, `{"command":"pwd","cwd":"/app"}`} {
 		good(t, s, "run_command", args)
-		if cwd != "/home/user" {
-			t.Errorf("%s: without /app the folder is %q", args, cwd)
+		if cwd != "" {
+			t.Errorf("%s: without /app the folder is %q, want the sandbox's own", args, cwd)
 		}
 	}
 	if r := good(t, s, "list_files", `{}`); r.Data["path"] != "/home/user" {

@@ -167,3 +167,14 @@ func TestIsolationIsAskedFor(t *testing.T) {
 		t.Errorf("asked for %+v", made.Abx)
 	}
 }
+
+// TestPanic holds that a fault of ours is a result, and that its trace stays
+// in the log.
+func TestPanic(t *testing.T) {
+	s := start(t, &mcptest.Platform{}, Options{})
+	broken := &Set{o: s.o, tools: s.tools} // no session: every use is a nil pointer
+	res := broken.Call(t.Context(), "list_files", Request{})
+	if !res.IsError || !strings.Contains(res.Content[0].Text, "internal error") || strings.Contains(res.Content[0].Text, "goroutine") {
+		t.Errorf("got %+v", res)
+	}
+}

@@ -105,6 +105,7 @@ type Progress struct {
 // safe for concurrent use. End it.
 type Set struct {
 	o       Options
+	tools   []definition
 	session *session.Session[*handle]
 }
 
@@ -146,7 +147,7 @@ func New(o Options) *Set {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Set{o: o}
+	s := &Set{o: o, tools: definitions(o)}
 	s.session = session.New(s.create, session.Options{
 		Template: o.Template,
 		Timeout:  o.Lifetime,
@@ -159,7 +160,7 @@ func New(o Options) *Set {
 // Tools lists the tools.
 func (s *Set) Tools() []Tool {
 	var all []Tool
-	for _, d := range definitions(s.o) {
+	for _, d := range s.tools {
 		d.Input = inputSchema(d.params)
 		all = append(all, d.Tool)
 	}
@@ -174,7 +175,7 @@ func (s *Set) Call(ctx context.Context, name string, r Request) (res *Result) {
 			res = failed(s.o.Logger, name, fmt.Errorf("panic: %v\n%s", v, debug.Stack()), nil)
 		}
 	}()
-	for _, d := range definitions(s.o) {
+	for _, d := range s.tools {
 		if d.Name != name {
 			continue
 		}
@@ -198,9 +199,10 @@ func (s *Set) End(ctx context.Context) error { return s.session.End(ctx) }
 type handle struct {
 	*sandbox.Sandbox
 
-	mu    sync.Mutex
-	dir   string          // working folder; "" before it is known
-	ready map[string]bool // languages whose code starts in dir
+	mu     sync.Mutex
+	looked bool            // whether /app is there
+	work   bool            // it is
+	ready  map[string]bool // languages whose code starts in the working folder
 }
 
 func (s *Set) create(ctx context.Context, spec session.Spec) (*handle, error) {
@@ -218,32 +220,31 @@ func (s *Set) create(ctx context.Context, spec session.Spec) (*handle, error) {
 	return &handle{Sandbox: sb, ready: map[string]bool{}}, nil
 }
 
-// The working folder of a call that names none.
+// The working folder of a call that names none, and the home folder, which is
+// a sandbox's own in E2B's templates.
 const (
 	workDir = "/app"
-	homeDir = "/home/user" // where a sandbox has no /app
+	homeDir = "/home/user"
 )
 
-// workdir is /app if the sandbox has it, else the template's own folder.
+// workdir is /app if the sandbox has it, else "" for the template's own folder.
 func (h *handle) workdir(ctx context.Context) (string, error) {
 	h.mu.Lock()
-	dir := h.dir
+	looked, work := h.looked, h.work
 	h.mu.Unlock()
-	if dir != "" {
-		return dir, nil
+	if !looked {
+		var err error
+		if work, err = h.Files.Exists(ctx, workDir); err != nil {
+			return "", err
+		}
+		h.mu.Lock()
+		h.looked, h.work = true, work
+		h.mu.Unlock()
 	}
-	there, err := h.Files.Exists(ctx, workDir)
-	if err != nil {
-		return "", err
+	if work {
+		return workDir, nil
 	}
-	dir = homeDir
-	if there {
-		dir = workDir
-	}
-	h.mu.Lock()
-	h.dir = dir
-	h.mu.Unlock()
-	return dir, nil
+	return "", nil
 }
 
 // use finds or makes the sandbox of a call, with what to tell about it.

@@ -210,7 +210,7 @@ def bounded(data):
         del data[mime]
         notes.append("[%s of %.1f MB left out: results hold up to %d MB; write it to a file instead]" % (mime, size / 1e6, RESULT_MAX >> 20))
     if notes:
-        data["text/plain"] = "\n".join([data["text/plain"]] * ("text/plain" in data) + notes)
+        data["text/plain"] = "\n".join(([data["text/plain"]] if "text/plain" in data else []) + notes)
     return data
 
 

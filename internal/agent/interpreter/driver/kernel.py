@@ -247,7 +247,7 @@ def remember(name, source):
 def fill_linecache(cache):
     for name, source in K.sources.items():
         if name not in cache.cache:
-            lines = source.splitlines(True)
+            lines = [l + "\n" for l in source.split("\n")]
             cache.cache[name] = (len(source), None, lines, name)
 
 
@@ -401,7 +401,11 @@ def where():
     try:
         K.cwd = os.getcwd()
     except OSError:
-        pass
+        try:
+            gone = os.readlink("/proc/self/cwd")
+            K.cwd = gone[:-10] if gone.endswith(" (deleted)") else gone
+        except OSError:
+            pass
     return K.cwd
 
 

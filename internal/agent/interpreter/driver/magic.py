@@ -45,18 +45,14 @@ def rescue(source, name, flags, error):
 
 
 def dedent(source):
-    """Take away the blanks that all lines begin with, if the first does."""
+    """Take away the blanks that the first line begins with from all."""
     lines = source.split("\n")
     first = next((l for l in lines if l.strip()), "")
-    if not first[:1] in (" ", "\t"):
+    lead = first[:len(first) - len(first.lstrip(" \t"))]
+    if not lead:
         return source
-    common = None
-    for line in lines:
-        body = line.lstrip(" \t")
-        if body.strip():
-            lead = line[:len(line) - len(body)]
-            common = lead if common is None else os.path.commonprefix([common, lead])
-    return "\n".join(l[len(common):] if l.startswith(common) else l.lstrip(" \t") for l in lines)
+    # Lines with less are inside a string, or wrong anyway.
+    return "\n".join(l[len(lead):] if l.startswith(lead) else l for l in lines)
 
 
 def cell_call(text):

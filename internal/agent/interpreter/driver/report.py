@@ -40,7 +40,19 @@ def describe(e):
 
 def format_trace(e):
     full = traceback.TracebackException(type(e), e, user_part(e.__traceback__))
+    drop_ours(full, set())
     return "".join(colour(line) for line in full.format()).rstrip("\n")
+
+
+def drop_ours(full, seen):
+    """Take our frames out of an exception and those that led to it."""
+    if full is None or id(full) in seen:
+        return
+    seen.add(id(full))
+    if full.stack is not None:
+        full.stack[:] = [f for f in full.stack if not f.filename.startswith(K.here)]
+    for other in [full.__cause__, full.__context__] + list(getattr(full, "exceptions", None) or ()):
+        drop_ours(other, seen)
 
 
 def user_part(tb):

@@ -27,9 +27,18 @@ __abx_save() {
   } >| "$__abx_dir/state" 2>/dev/null
 }
 
+# Options that would disturb our own commands hold for one cell.
+__abx_plain() {
+  builtin set +euvxnC
+  [[ -o posix ]] || return 0
+  builtin set +o posix
+  builtin unset POSIXLY_CORRECT
+  builtin shopt -s expand_aliases # posix mode took it along
+}
+
 __abx_leave() {
   __abx_code=$?
-  { builtin set +euvxnC +o posix; builtin unset POSIXLY_CORRECT; } 2>/dev/null
+  { __abx_plain; } 2>/dev/null
   builtin trap - DEBUG RETURN ERR
   builtin trap : INT
   if [[ -n ${__abx_on_exit-} ]]; then
@@ -94,7 +103,16 @@ __abx_repair() {
   builtin printf 'the working folder %s is gone; now in %s\n' "$__abx_old" "$PWD" >&2
 }
 
-__abx_names=() __abx_values=() __abx_flags=()
+__abx_finish() { # code
+  __abx_plain
+  builtin trap : INT
+  builtin trap - DEBUG RETURN ERR
+  __abx_undo
+  __abx_open=
+  builtin printf 'done %s %s %s\0' "$__abx_id" "$1" "$PWD" >"$__abx_dir/out"
+}
+
+__abx_names=() __abx_values=() __abx_flags=() __abx_open=
 
 # One compound command, read whole before a cell can define an alias.
 {
@@ -103,21 +121,21 @@ __abx_names=() __abx_values=() __abx_flags=()
   else
     builtin printf 'ready %s\0' "$BASH_VERSION" >"$__abx_dir/out"
   fi
-  __abx_again=$1
+  __abx_again=$1 __abx_open=
   set --
   builtin trap __abx_leave EXIT
   builtin trap : INT
   [[ -z $__abx_again ]] || builtin printf 'done %s %s\0' "$__abx_again" "$PWD" >"$__abx_dir/out"
-  while IFS=' ' builtin read -r __abx_op __abx_id <"$__abx_dir/in"; do
+  while
+    [[ -z $__abx_open ]] || __abx_finish 0 # after `continue` in a cell
+    IFS=' ' builtin read -r __abx_op __abx_id <"$__abx_dir/in"
+  do
     __abx_repair
     builtin source "$__abx_dir/pre"
+    __abx_open=1
     builtin trap 'builtin exit 130' INT
     builtin source "$__abx_dir/cell"
-    { __abx_code=$?; builtin set +euvxnC +o posix; builtin unset POSIXLY_CORRECT; } 2>/dev/null
-    builtin trap : INT
-    builtin trap - DEBUG RETURN ERR
-    __abx_undo
-    builtin printf 'done %s %s %s\0' "$__abx_id" "$__abx_code" "$PWD" >"$__abx_dir/out"
+    { __abx_finish $?; } 2>/dev/null
   done
-  builtin exit "${__abx_code:-0}" # a cell left our loop by `break`
+  builtin exit 0 # after `break` in a cell
 }

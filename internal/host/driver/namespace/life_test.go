@@ -31,7 +31,9 @@ const guard = 60 * time.Second
 // us of.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(guard); !ok(); time.Sleep(5 * time.Millisecond) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(guard); !ok(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf("%s: not so after %v", what, guard)
 		}
@@ -62,6 +64,17 @@ func measure(t *testing.T, d *Driver) footprint {
 		}
 	}
 	return f
+}
+
+func backTo(t *testing.T, d *Driver, before footprint) {
+	t.Helper()
+	var now footprint
+	defer func() {
+		if t.Failed() {
+			t.Logf("before %+v, now %+v", before, now)
+		}
+	}()
+	eventually(t, "back to the start", func() bool { now = measure(t, d); return now == before })
 }
 
 // children lists the processes that have this parent, zombies too.
@@ -99,7 +112,7 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Errorf("dial after close: %v", err)
 		}
 	}
-	eventually(t, "back to the start", func() bool { return measure(t, d) == before })
+	backTo(t, d, before)
 }
 
 func TestManyAtOnce(t *testing.T) {
@@ -161,7 +174,7 @@ func TestStartCancelled(t *testing.T) {
 	if _, err := d.Start(ctx, engine.Spec{ID: "icancel", Limits: smallLimits}); !errors.Is(err, context.Canceled) {
 		t.Errorf("start after cancel: %v", err)
 	}
-	eventually(t, "back to the start", func() bool { return measure(t, d) == before })
+	backTo(t, d, before)
 }
 
 // A step that fails inside names itself, and leaves nothing.
@@ -179,7 +192,7 @@ func TestStartFails(t *testing.T) {
 	if _, err := d.Start(t.Context(), engine.Spec{ID: "ibuild", Limits: smallLimits}); err == nil || !strings.Contains(err.Error(), "build") {
 		t.Errorf("agent of another build: %v", err)
 	}
-	eventually(t, "back to the start", func() bool { return measure(t, d) == before })
+	backTo(t, d, before)
 }
 
 func TestDialClosedPort(t *testing.T) {

@@ -28,6 +28,7 @@ type sandbox struct {
 	send sync.Mutex // one Dial at a time on the control socket
 
 	done  chan struct{} // closed when the agent was reaped
+	heard chan struct{} // closed when its log is read to the end
 	state *os.ProcessState
 
 	mu     sync.Mutex
@@ -60,6 +61,7 @@ func (s *sandbox) logPipe() (w, r *os.File, err error) {
 
 // readLog passes the agent's own log on, bounded, and then drains.
 func (s *sandbox) readLog(r *os.File, log *slog.Logger) {
+	defer close(s.heard)
 	defer r.Close()
 	lines := bufio.NewScanner(io.LimitReader(r, maxLog))
 	lines.Buffer(make([]byte, 0, 4096), 16<<10)
@@ -170,6 +172,7 @@ func (s *sandbox) Close() error {
 		if s.proc != nil {
 			s.kill()
 			<-s.done
+			<-s.heard // nobody holds the other end any more
 		}
 		if s.control != nil {
 			s.closeErr = s.control.Close()

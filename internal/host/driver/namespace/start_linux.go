@@ -32,7 +32,7 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (_ engine.Sandbox,
 	if d.failed != nil {
 		return nil, d.failed
 	}
-	s := &sandbox{id: spec.ID, driver: d, done: make(chan struct{})}
+	s := &sandbox{id: spec.ID, driver: d, done: make(chan struct{}), heard: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("start sandbox %s: %w", spec.ID, err), s.Close())
@@ -46,22 +46,24 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (_ engine.Sandbox,
 		}
 		made <- g
 	}
-	err = s.clone(d)
+	err = s.clone(d, spec)
 	group := <-made
 	s.group = group.group
 	if err = errors.Join(err, group.err); err != nil {
 		return nil, err
 	}
 	cloned := time.Now()
-	if err := s.configure(d, spec); err != nil {
-		return nil, err
+	admitted := s.admit(d)
+	if admitted != nil {
+		s.kill()
 	}
 	configured := time.Now()
+	// An agent that ended by itself has said why.
 	if err := s.awaitReady(ctx, d); err != nil {
-		return nil, err
+		return nil, errors.Join(err, admitted)
 	}
 	d.log.Debug("sandbox started", "sandbox", spec.ID, "clone", cloned.Sub(began),
-		"configure", configured.Sub(cloned), "setup", time.Since(configured), "total", time.Since(began))
+		"admit", configured.Sub(cloned), "setup", time.Since(configured), "total", time.Since(began))
 	return s, nil
 }
 
@@ -84,10 +86,21 @@ func (d *Driver) makeCgroup(spec engine.Spec) chan madeGroup {
 	return c
 }
 
-// clone starts the agent in new namespaces, unmapped and waiting.
-func (s *sandbox) clone(d *Driver) error {
+// clone starts the agent in new namespaces, unmapped. What it is to become
+// waits for it in the control socket, so that it begins with what needs no
+// mapped ids while we map them.
+func (s *sandbox) clone(d *Driver, spec engine.Spec) error {
 	ours, theirs, err := control.Pair()
 	if err != nil {
+		return err
+	}
+	if s.control, err = control.NewConn(ours); err != nil {
+		ours.Close()
+		theirs.Close()
+		return err
+	}
+	if err := s.control.Send(d.setupOf(spec)); err != nil {
+		theirs.Close()
 		return err
 	}
 	caps := make([]uintptr, 0, 41)
@@ -96,7 +109,6 @@ func (s *sandbox) clone(d *Driver) error {
 	}
 	stderr, logged, err := s.logPipe()
 	if err != nil {
-		ours.Close()
 		theirs.Close()
 		return err
 	}
@@ -105,7 +117,6 @@ func (s *sandbox) clone(d *Driver) error {
 	if d.setup.CgroupFD {
 		folder, err := s.group.Supervisor()
 		if err != nil {
-			ours.Close()
 			theirs.Close()
 			logged.Close()
 			return fmt.Errorf("open cgroup: %w", err)
@@ -123,21 +134,16 @@ func (s *sandbox) clone(d *Driver) error {
 		Stderr: stderr,
 	})
 	if err != nil {
-		ours.Close()
 		logged.Close()
 		return cloneAdvice(err)
 	}
 	go s.watch()
 	go s.readLog(logged, d.log)
-	s.control, err = control.NewConn(ours)
-	return err
+	return nil
 }
 
-// configure maps the agent's ids and tells it what to become.
-func (s *sandbox) configure(d *Driver, spec engine.Spec) error {
-	if err := d.mapping.apply(s.proc.Pid, spec.ID); err != nil {
-		return fmt.Errorf("map user ids: %w", err)
-	}
+// setupOf is what the agent of a sandbox is to become.
+func (d *Driver) setupOf(spec engine.Spec) control.Setup {
 	setup := personal(d.setup, spec.ID)
 	setup.DiskBytes, setup.OpenFiles = spec.Limits.DiskBytes, spec.Limits.OpenFiles
 	setup.MemoryBytes, setup.ProcessLimit = spec.Limits.MemoryBytes, spec.Limits.Processes
@@ -148,6 +154,15 @@ func (s *sandbox) configure(d *Driver, spec engine.Spec) error {
 	if !iso.ProcessesEnforced {
 		setup.Processes = spec.Limits.Processes
 	}
+	return setup
+}
+
+// admit maps the agent's ids and gives it the files of its cgroup.
+func (s *sandbox) admit(d *Driver) error {
+	if err := d.mapping.apply(s.proc.Pid, s.id); err != nil {
+		return fmt.Errorf("map user ids: %w", err)
+	}
+	var msg control.Mapped
 	var files []*os.File
 	defer func() {
 		for _, f := range files {
@@ -156,11 +171,11 @@ func (s *sandbox) configure(d *Driver, spec engine.Spec) error {
 	}()
 	if s.group != nil {
 		var err error
-		if files, setup.Files, err = s.cgroupFiles(); err != nil {
+		if files, msg.Files, err = s.cgroupFiles(); err != nil {
 			return fmt.Errorf("open cgroup: %w", err)
 		}
 	}
-	return s.control.Send(setup, files...)
+	return s.control.Send(msg, files...)
 }
 
 // cgroupFiles opens the files by which the agent uses the group; the caller

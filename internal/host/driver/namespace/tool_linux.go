@@ -48,6 +48,9 @@ func findTools(ctx context.Context, path, home string, env []string) (tools []to
 			if err == nil {
 				err = t.check(home)
 			}
+			if ctx.Err() != nil {
+				return tools, notes // the host ends before it began
+			}
 			if err != nil {
 				notes = append(notes, fmt.Sprintf("%s at %s is not shown in sandboxes: %v", name, program, err))
 				continue

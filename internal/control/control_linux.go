@@ -1,19 +1,3 @@
-// Package control is the socket between a host and the agent of one sandbox: a
-// unix SOCK_SEQPACKET pair that the host makes and the agent inherits. It
-// carries JSON messages, a file descriptor or several beside each where the
-// message says so. It knows neither sandboxes nor HTTP, and it is no data
-// plane: bytes of calls go through the connections that it hands over.
-//
-// The messages, in order:
-//
-//	host → agent  Setup, once, with the cgroup files that Setup.Files names
-//	agent → host  Status, once: ready, or the step that went wrong
-//	host → agent  Dial, any number of times, with one end of a socket pair
-//	              for the answer
-//	agent → that  Answer, once, with the connection's descriptor if it has one
-//
-// The end of the socket is the end of the sandbox, in both directions: its
-// invariant is that neither side outlives the other.
 package control
 
 import (
@@ -119,10 +103,16 @@ func (c *Conn) Receive(msg any) ([]*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(maxFiles*4))
 	var n, oobn, flags int
 	var got error
-	err := c.raw.Read(func(fd uintptr) bool {
+	receive := func(fd uintptr) bool {
 		n, oobn, flags, _, got = unix.Recvmsg(int(fd), b, oob, unix.MSG_CMSG_CLOEXEC)
 		return !errors.Is(got, unix.EAGAIN)
-	})
+	}
+	err := c.raw.Read(receive)
+	if err == nil && errors.Is(got, unix.ECONNRESET) {
+		// The other side ended with a message of ours unread. The kernel tells that
+		// once, before what the other side had sent.
+		err = c.raw.Read(receive)
+	}
 	if err == nil {
 		err = got
 	}
