@@ -73,16 +73,6 @@ func Start(c Command) (*os.Process, error) {
 	return p, nil
 }
 
-// Inherited returns the n-th file that Start passed, close-on-exec from now on.
-// The caller closes it.
-func Inherited(n int, name string) (*os.File, error) {
-	fd := 3 + n
-	if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFD, syscall.FD_CLOEXEC); errno != 0 {
-		return nil, fmt.Errorf("inherited file %s: %w", name, errno)
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
 // Threads starts children from OS threads that never end. A parent-death
 // signal is tied to the thread that forked, not to the process: from a thread
 // that the Go runtime retires, it would kill the child of a healthy parent.

@@ -36,16 +36,17 @@ func (s *Service) execute(w http.ResponseWriter, r *http.Request) {
 	c := q.context
 	defer c.leave()
 	emit := newEmitter(w)
-	defer emit.finish()
-	if !c.take(r.Context(), func() { emit.tryLine(keepalive) }) {
-		if r.Context().Err() == nil {
-			emit.refuse("ContextRestarting", "the context was deleted while this call waited for those before it")
-		}
-		return
+	s.connect(emit)
+	defer s.disconnect(emit)
+	var k *kernel
+	if c.take(r.Context(), func() { emit.tryLine(keepalive) }) {
+		defer func() { <-c.turn }()
+		k, err = c.ready()
+	} else {
+		err = refuse(http.StatusNotFound, "context %q was deleted while this call waited for those before it", c.info.ID)
 	}
-	defer func() { <-c.turn }()
-	k, err := c.ready()
 	switch {
+	case r.Context().Err() != nil:
 	case err != nil && !emit.hasStarted():
 		s.fail(w, err)
 	case err != nil:

@@ -129,7 +129,6 @@ func (r *run) wait(ctx context.Context) (e event, ok bool) {
 			r.halt(causeGone, ready == nil)
 		case <-closing:
 			closing = nil
-			r.emit.abort()
 			r.halt(causeRestarted, true)
 		case <-stop:
 			stop = nil

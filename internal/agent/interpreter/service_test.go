@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -453,9 +454,13 @@ func TestCloseLeavesNothing(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
-			b.run(call{Execute: e2b.Execute{Code: "sleep 600", Language: "bash"}, onLine: func(line) {}})
+			resp := must1(b.post(call{Execute: e2b.Execute{Code: "sleep 600", Language: "bash"}}))
+			defer resp.Body.Close()
+			text := must1(io.ReadAll(resp.Body))
+			if !strings.Contains(string(text), "deleted") {
+				t.Errorf("call %d: %d %s", i, resp.StatusCode, text)
+			}
 		})
-		_ = i
 	}
 	c := must1(b.defaultContext(bash))
 	waitFor(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.waiting == 4 })
