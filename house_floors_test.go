@@ -27,6 +27,7 @@ var floors = map[string]string{
 	"test/demo":     "test/stdio",
 	"test/stdio":    "",
 	"test/proc":     "",
+	"test/strict":   "",
 
 	// Floor 4: the roof.
 	"internal/cli": "internal/config internal/e2b internal/host internal/mcp/... internal/reexec mcpserver sandbox",

@@ -198,7 +198,7 @@ func (s *server) serveInit(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if in.EnvVars != nil {
+	if in.EnvVars != nil && !maps.Equal(in.EnvVars, s.env) {
 		s.env = in.EnvVars
 		s.version++
 	}

@@ -40,6 +40,9 @@ const (
 	// HeaderForeground on Process/Start: "1" ends the process when the client
 	// goes away. Absent: it goes on, as E2B's clients expect.
 	HeaderForeground = "Abx-Foreground"
+	// HeaderReason tells, beside an answer about a sandbox that is no more, why:
+	// expired, killed or lost.
+	HeaderReason = "Abx-Reason"
 )
 
 // Address is a port inside a sandbox.

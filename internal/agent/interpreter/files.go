@@ -112,10 +112,14 @@ func (c *scan) walk(limit int) (all []found, complete bool) {
 	type folder struct {
 		path  string
 		depth int
+		dev   uint64
 	}
 	var queue []folder
 	for _, d := range c.dirs {
-		queue = append(queue, folder{filepath.Clean(d), 0})
+		var st unix.Stat_t
+		if unix.Stat(d, &st) == nil {
+			queue = append(queue, folder{filepath.Clean(d), 0, st.Dev})
+		}
 	}
 	seen := map[string]bool{}
 	for ; len(queue) > 0; queue = queue[1:] {
@@ -128,8 +132,9 @@ func (c *scan) walk(limit int) (all []found, complete bool) {
 			path := filepath.Join(at.path, name)
 			switch st.Mode & unix.S_IFMT {
 			case unix.S_IFDIR:
-				if at.depth < scanDepth {
-					queue = append(queue, folder{path, at.depth + 1})
+				// What is mounted below, as an interpreter of the host's, is no cell's work.
+				if at.depth < scanDepth && st.Dev == at.dev {
+					queue = append(queue, folder{path, at.depth + 1, at.dev})
 				}
 			case unix.S_IFREG:
 				if st.Ctim.Nano() >= c.since && !skippedFiles[name] {

@@ -45,12 +45,7 @@ func CheckLifetime(d, most time.Duration) error {
 	return nil
 }
 
-// HeaderReason tells, beside an answer about a sandbox that is no more, why:
-// "expired", "killed" or "lost". Absent for a sandbox that was never known or
-// was forgotten.
-const HeaderReason = "Abx-Reason"
-
-// Reason is the value of HeaderReason for an error of Get, Find and their
+// Reason is the value of e2b.HeaderReason for an error of Get, Find and their
 // kind; empty when there is nothing to tell.
 func Reason(err error) string {
 	switch {

@@ -184,7 +184,7 @@ func admitted(r *http.Request, to e2b.Address, info engine.Info) bool {
 // E2B's SDKs wait for.
 func writeNotFound(w http.ResponseWriter, r *http.Request, id string, err error) {
 	if reason := engine.Reason(err); reason != "" {
-		w.Header().Set(engine.HeaderReason, reason)
+		w.Header().Set(e2b.HeaderReason, reason)
 	}
 	write(w, r, http.StatusBadGateway, e2b.NotFoundError{
 		SandboxID: id, Message: e2b.MessageSandboxNotFound, Code: http.StatusBadGateway,

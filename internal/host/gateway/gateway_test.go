@@ -157,7 +157,7 @@ func TestEndedSandboxSaysWhy(t *testing.T) {
 			r.do(r.to(e2b.PortAgent, "GET", "/health", nil)) // a route is open
 			tt.end(r)
 			resp, body, _ := r.do(r.to(e2b.PortAgent, "GET", "/health", nil))
-			if got := resp.Header.Get(engine.HeaderReason); resp.StatusCode != 502 || got != tt.reason || !strings.Contains(body, e2b.MessageSandboxNotFound) {
+			if got := resp.Header.Get(e2b.HeaderReason); resp.StatusCode != 502 || got != tt.reason || !strings.Contains(body, e2b.MessageSandboxNotFound) {
 				t.Errorf("%d, reason %q, %s", resp.StatusCode, got, body)
 			}
 		})

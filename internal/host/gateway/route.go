@@ -166,7 +166,7 @@ func rewrite(p *httputil.ProxyRequest) {
 // received looks at a reply's header before it goes to the client.
 func (rt *route) received(resp *http.Response) error {
 	x := exchangeOf(resp.Request)
-	resp.Header.Del(engine.HeaderReason) // ours alone
+	resp.Header.Del(e2b.HeaderReason) // ours alone
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		if x.body != nil {
 			x.body.release() // the connection is about to be taken over

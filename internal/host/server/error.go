@@ -14,7 +14,7 @@ import (
 
 // statuses is the one table from the engine's errors to HTTP. The first that
 // fits counts. A sandbox that expired or was lost is a 404, as E2B's SDKs need
-// it; the header engine.HeaderReason tells the difference.
+// it; the header e2b.HeaderReason tells the difference.
 var statuses = []struct {
 	err    error
 	status int
@@ -40,7 +40,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	for _, row := range statuses {
 		if errors.Is(err, row.err) {
 			if reason := engine.Reason(err); reason != "" {
-				w.Header().Set(engine.HeaderReason, reason)
+				w.Header().Set(e2b.HeaderReason, reason)
 			}
 			writeError(w, row.status, err.Error())
 			return

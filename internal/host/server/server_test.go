@@ -210,7 +210,7 @@ func TestLife(t *testing.T) {
 			t.Errorf("expire now: %d", rec.Code)
 		}
 		rec := r.do("DELETE", "/sandboxes/"+id, "")
-		if rec.Code != 404 || rec.Header().Get(engine.HeaderReason) != "expired" || !strings.Contains(rec.Body.String(), "expired at") {
+		if rec.Code != 404 || rec.Header().Get(e2b.HeaderReason) != "expired" || !strings.Contains(rec.Body.String(), "expired at") {
 			t.Errorf("%d %v %s", rec.Code, rec.Header(), rec.Body)
 		}
 		other := r.create(`{"templateID":"base"}`).SandboxID
