@@ -29,6 +29,7 @@ type codeContext struct {
 
 	mu         sync.Mutex
 	waiting    int
+	client     *emitter      // of the call that has the turn
 	generation int           // of kernels: restart makes those before it stale
 	restarted  chan struct{} // closed by restart, for the cell that runs
 	ended      bool
@@ -175,6 +176,33 @@ func (c *codeContext) drop() {
 	}
 }
 
+// serve notes whose call has the turn.
+func (c *codeContext) serve(e *emitter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.client = e
+}
+
+// pass gives the turn to the next.
+func (c *codeContext) pass() {
+	c.serve(nil)
+	<-c.turn
+}
+
+// takeAway takes the turn from the call that has it, whose kernel is ending.
+// A client that does not read must not keep it.
+func (c *codeContext) takeAway(from *emitter) {
+	stalled := time.AfterFunc(letGoAfter, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if from != nil && c.client == from {
+			from.abort()
+		}
+	})
+	defer stalled.Stop()
+	c.turn <- struct{}{}
+}
+
 // restart ends the kernel and the cell that runs on it, and returns when the
 // kernel is gone. Cells that wait run on a new one.
 func (c *codeContext) restart() {
@@ -182,7 +210,7 @@ func (c *codeContext) restart() {
 	c.generation++
 	close(c.restarted)
 	c.restarted = make(chan struct{})
-	generation, ended := c.generation, c.ended
+	generation, ended, client := c.generation, c.ended, c.client
 	if !ended {
 		c.wg.Add(1)
 	}
@@ -191,12 +219,12 @@ func (c *codeContext) restart() {
 		return
 	}
 	defer c.wg.Done()
-	c.turn <- struct{}{}
+	c.takeAway(client)
+	defer c.pass()
 	if c.kernel != nil && c.kernel.generation < generation {
 		c.drop()
 		c.lost = ""
 	}
-	<-c.turn
 }
 
 // end closes the context for good. It does not wait.
@@ -211,10 +239,11 @@ func (c *codeContext) end() {
 	close(c.restarted)
 	c.restarted = make(chan struct{})
 	close(c.closed)
+	client := c.client
 	c.wg.Go(func() {
-		c.turn <- struct{}{}
+		c.takeAway(client)
+		defer c.pass()
 		c.drop()
-		<-c.turn
 	})
 }
 

@@ -36,11 +36,11 @@ func (s *Service) execute(w http.ResponseWriter, r *http.Request) {
 	c := q.context
 	defer c.leave()
 	emit := newEmitter(w)
-	s.connect(emit)
-	defer s.disconnect(emit)
+	defer emit.finish()
 	var k *kernel
 	if c.take(r.Context(), func() { emit.tryLine(keepalive) }) {
-		defer func() { <-c.turn }()
+		c.serve(emit)
+		defer c.pass()
 		k, err = c.ready()
 	} else {
 		err = refuse(http.StatusNotFound, "context %q was deleted while this call waited for those before it", c.info.ID)

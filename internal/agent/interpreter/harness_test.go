@@ -180,7 +180,7 @@ func (b *bench) run(c call) outcome {
 
 func (b *bench) read(r io.Reader, onLine func(line)) (o outcome) {
 	b.t.Helper()
-	in := bufio.NewReaderSize(r, 1<<20)
+	in := bufio.NewReaderSize(r, 64<<10)
 	for {
 		raw, err := in.ReadBytes('\n')
 		if err == io.EOF && len(raw) == 0 {

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agent-sandbox/abx/internal/agent/process"
 	"github.com/agent-sandbox/abx/internal/e2b"
 )
@@ -209,9 +211,14 @@ func (r *run) newest() string {
 
 // ended tells how a cell ended whose kernel lives on.
 func (r *run) ended(e event) ending {
+	e.ExitCode &= 0xff
+	e.Threads = min(max(e.Threads, 0), 1<<20)
+	if len(e.CWD) > unix.PathMax {
+		e.CWD = ""
+	}
 	end := ending{error: e.Error, abx: e2b.LineAbx{ExitCode: e.ExitCode, Reason: e2b.ReasonExit, CWD: e.CWD}}
 	if !r.kernel.dead() {
-		end.abx.Background = max(0, e.Threads) + r.kernel.count()
+		end.abx.Background = e.Threads + r.kernel.count()
 	}
 	if e.ExitCode != 0 {
 		tail := r.out[1].tail

@@ -31,7 +31,7 @@ const (
 	startLimit   = 30 * time.Second
 	flushAfter   = 20 * time.Millisecond // until the first lines of a silent cell are sent
 	lastWordWait = 50 * time.Millisecond
-	closeGrace   = time.Second // for clients to take the end of their calls
+	letGoAfter   = time.Second // a client that does not take the end of its call
 )
 
 // Options of a Service. Table, RunDir are required.
@@ -68,7 +68,6 @@ type Service struct {
 	mu       sync.Mutex
 	contexts []*codeContext          // in the order they were made
 	defaults map[string]*codeContext // by language
-	clients  map[*emitter]bool       // of calls that run or wait
 	closed   bool
 }
 
@@ -94,7 +93,6 @@ func New(o Options) *Service {
 		drivers:    map[string]driver{python: pythonDriver{}, bash: shellDriver{}},
 		files:      driverDir{path: filepath.Join(o.RunDir, "driver")},
 		defaults:   map[string]*codeContext{},
-		clients:    map[*emitter]bool{},
 		aliveEvery: 5 * time.Second, progressEvery: 2 * time.Second, interruptEvery: 500 * time.Millisecond,
 	}
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { answer(w, "OK") })
@@ -124,35 +122,10 @@ func (s *Service) Close() error {
 	for _, c := range all {
 		c.end()
 	}
-	stalled := time.AfterFunc(closeGrace, s.abortClients)
-	defer stalled.Stop()
 	for _, c := range all {
 		c.wait()
 	}
 	return nil
-}
-
-// connect notes a client for as long as its call lasts; disconnect forgets it.
-func (s *Service) connect(e *emitter) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.clients[e] = true
-}
-
-func (s *Service) disconnect(e *emitter) {
-	e.finish()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.clients, e)
-}
-
-// abortClients lets go of those that do not read.
-func (s *Service) abortClients() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for e := range s.clients {
-		e.abort()
-	}
 }
 
 func (s *Service) keepalive(report bool) time.Duration {

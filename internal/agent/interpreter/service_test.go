@@ -263,12 +263,26 @@ func heap() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// Without a window everything passes, and a client that does not read holds the cell back.
+// Without a window everything passes.
 func TestAllOutput(t *testing.T) {
 	b := newBench(t, true)
 	o := b.shell("head -c 20000000 /dev/zero | tr '\\0' x; head -c 1000000 /dev/zero >&2")
 	if len(o.stdout) != 20000000 || len(o.stderr) != 1000000 || o.end.StdoutBytes != 20000000 {
 		t.Errorf("%d %d %+v", len(o.stdout), len(o.stderr), o.end)
+	}
+}
+
+// A client that does not read holds its cell back, and nobody else.
+func TestStalledClient(t *testing.T) {
+	b := newBench(t, true)
+	resp := must1(b.post(call{Execute: e2b.Execute{Code: "while True: print('x' * 10000)"}}))
+	defer resp.Body.Close()
+	want{Stdout: "ok\n"}.check(t, "echo", b.shell("echo ok"))
+	c := must1(b.defaultContext(python))
+	status, _ := b.get("POST", "/contexts/"+c.info.ID+"/restart", "")
+	want{Main: "2"}.check(t, "1+1", b.python("1+1"))
+	if status != 200 {
+		t.Errorf("restart: %d", status)
 	}
 }
 

@@ -22,7 +22,7 @@ const (
 const (
 	// agentSlack is how much longer than the engine the agent lets a sandbox
 	// live: it is the second net, for a host that hangs.
-	agentSlack = 5 * time.Second
+	agentSlack = 30 * time.Second
 	// callTimeout bounds a call that the agent answers at once.
 	callTimeout = 10 * time.Second
 	// warmTimeout bounds the first cell of a pool entry.

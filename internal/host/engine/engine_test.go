@@ -87,7 +87,7 @@ func TestCreate(t *testing.T) {
 		want := []e2b.Init{{
 			EnvVars: req.Env, AccessToken: &info.AccessToken, Timestamp: &now,
 			DefaultUser: "user", DefaultWorkdir: "/home/user",
-			Abx: &e2b.InitAbx{LifetimeMS: 65_000},
+			Abx: &e2b.InitAbx{LifetimeMS: 90_000},
 		}}
 		if diff := cmp.Diff(want, box.Inits(), cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) })); diff != "" {
 			t.Errorf("init (-want +got)\n%s", diff)

@@ -120,11 +120,12 @@ func (e *Engine) move(ctx context.Context, m *member, d time.Duration, extend bo
 	}
 	m.mu.Unlock()
 	switch {
-	case extend && !end.After(old):
+	case end.Equal(old), extend && end.Before(old):
 		return nil
 	case end.After(old):
-		// A session extends before every use: do not ask the agent each time.
-		if !extend || agentEnd.Before(end.Add(agentSlack/2)) {
+		// A session extends before every use, and that call costs more than many a
+		// command: the agent is asked when its own deadline comes near.
+		if agentEnd.Before(end.Add(agentSlack/2)) {
 			if err := e.prolong(ctx, m, end); err != nil {
 				return err
 			}

@@ -88,16 +88,17 @@ func TestSetTimeout(t *testing.T) {
 		}
 		// A session that extends before every use does not ask the agent each time.
 		for range 3 {
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(2 * time.Second)
 			if _, err := e.Extend(t.Context(), info.ID, time.Hour); err != nil || left() != time.Hour {
 				t.Errorf("extend again: left %v, %v", left(), err)
 			}
+			set(time.Hour)
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(10 * time.Second)
 		if _, err := e.Extend(t.Context(), info.ID, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		want := []time.Duration{65 * time.Second, 605 * time.Second, 25 * time.Second, time.Hour + 5*time.Second, time.Hour + 5*time.Second}
+		want := []time.Duration{90 * time.Second, 630 * time.Second, 50 * time.Second, time.Hour + 30*time.Second, time.Hour + 30*time.Second}
 		if diff := cmp.Diff(want, lifetimes(f.Find(info.ID))); diff != "" {
 			t.Errorf("agent's lifetimes (-want +got)\n%s", diff)
 		}

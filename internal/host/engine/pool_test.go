@@ -62,7 +62,7 @@ func TestPoolClaim(t *testing.T) {
 			t.Errorf("claimed %s of %s, started %d", info.ID, oldest, f.Started())
 		}
 		last := f.Find(info.ID).Inits()[1]
-		if *last.AccessToken != info.AccessToken || last.EnvVars["A"] != "1" || last.Abx.LifetimeMS != 65_000 {
+		if *last.AccessToken != info.AccessToken || last.EnvVars["A"] != "1" || last.Abx.LifetimeMS != 90_000 {
 			t.Errorf("claim's init: %+v", last)
 		}
 		settle()
