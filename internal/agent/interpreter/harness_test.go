@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -25,6 +26,9 @@ import (
 
 // guard bounds what must end by itself. It is no measure of speed.
 const guard = 60 * time.Second
+
+// path finds the interpreters; others than the system's can be put in front.
+var path = flag.String("path", "/usr/bin:/bin", "PATH of the kernels")
 
 // bench is a service over HTTP, its kernels running as who the test asks for.
 type bench struct {
@@ -70,7 +74,7 @@ func newBench(t testing.TB, asUser bool, change ...func(*Options)) *bench {
 	o := Options{
 		Table: table, Book: account.Book{Passwd: passwd, Group: group},
 		Env: func(a account.Account) []string {
-			env := []string{"PATH=/usr/bin:/bin", "HOME=" + a.Home, "USER=" + a.Name, "LANG=C.UTF-8"}
+			env := []string{"PATH=" + *path, "HOME=" + a.Home, "USER=" + a.Name, "LANG=C.UTF-8"}
 			for k, v := range b.env {
 				env = append(env, k+"="+v)
 			}

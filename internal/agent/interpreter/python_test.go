@@ -594,7 +594,9 @@ func TestTasksGoOnWhileIdle(t *testing.T) {
 }
 
 func TestAccountMissing(t *testing.T) {
-	b := newBench(t, false, func(o *Options) { o.Book = account.Book{Passwd: "/dev/null"} })
+	passwd := filepath.Join(t.TempDir(), "passwd")
+	must(t, os.WriteFile(passwd, nil, 0o644))
+	b := newBench(t, false, func(o *Options) { o.Book = account.Book{Passwd: passwd} })
 	status, text := b.get("POST", "/execute", `{"code":"1"}`)
 	if status != 500 || !strings.Contains(text, "unknown user") {
 		t.Errorf("%d %s", status, text)

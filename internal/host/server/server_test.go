@@ -98,7 +98,7 @@ func TestCreate(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		init := r.fake.Find(got.SandboxID).Inits()[0]
-		if init.EnvVars["K"] != "V" || *init.AccessToken != got.EnvdAccessToken || init.Abx.LifetimeMS != 305_000 {
+		if init.EnvVars["K"] != "V" || *init.AccessToken != got.EnvdAccessToken || init.Abx.LifetimeMS != 330_000 {
 			t.Errorf("init %+v", init)
 		}
 		detail := read[e2b.SandboxDetail](t, r.do("GET", "/sandboxes/"+got.SandboxID, ""))
