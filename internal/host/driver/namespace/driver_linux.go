@@ -39,7 +39,13 @@ type Driver struct {
 	setup  control.Setup
 	failed error
 
-	close sync.Once
+	mu       sync.Mutex
+	closed   bool
+	starts   map[string]context.CancelFunc // those that run, by sandbox; none begins once closed is set
+	starting sync.WaitGroup
+
+	close    sync.Once
+	closeErr error
 }
 
 // New readies the driver: it looks at what this machine can give, sweeps what
@@ -56,7 +62,8 @@ func New(opts Options) (*Driver, error) {
 	if err := os.MkdirAll(opts.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("namespace driver: %w", err)
 	}
-	d := &Driver{opts: opts, log: log, id: strings.ToLower(rand.Text()[:10]), ready: make(chan struct{})}
+	d := &Driver{opts: opts, log: log, id: strings.ToLower(rand.Text()[:10]),
+		ready: make(chan struct{}), starts: map[string]context.CancelFunc{}}
 	d.mapping = detectMapping(opts.Single)
 	if n := d.mapping.note(); n != "" {
 		d.notes = append(d.notes, n)
@@ -154,22 +161,47 @@ func (d *Driver) Isolation() engine.Isolation {
 	return i
 }
 
-// Close implements engine.Driver.
+// begin notes that a start runs, which Close is to end by cancel; the caller
+// calls end. It is false when the driver is closed: a start that went on after
+// Close would make again what Close removed.
+func (d *Driver) begin(id string, cancel context.CancelFunc) (end func(), ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, false
+	}
+	d.starts[id] = cancel
+	d.starting.Add(1)
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.starts, id)
+		d.starting.Done()
+	}, true
+}
+
+// Close implements engine.Driver. Starts that run are ended first.
 func (d *Driver) Close() error {
-	var err error
 	d.close.Do(func() {
+		d.mu.Lock()
+		d.closed = true
+		for _, cancel := range d.starts {
+			cancel()
+		}
+		d.mu.Unlock()
 		d.cancel()
 		<-d.ready
+		d.starting.Wait()
 		d.threads.Close()
 		if d.agent != nil {
 			d.agent.Close()
 		}
-		r, rerr := readRecord(d.record)
-		if rerr == nil {
-			rerr = r.cleanup(d.record)
+		r, err := readRecord(d.record)
+		if err == nil {
+			err = r.cleanup(d.record)
 		}
-		err = rerr
+		d.closeErr = err
 		d.janitor.close()
 	})
-	return err
+	return d.closeErr
 }

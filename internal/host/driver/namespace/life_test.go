@@ -21,6 +21,7 @@ import (
 
 	"github.com/agent-sandbox/abx/internal/e2b"
 	"github.com/agent-sandbox/abx/internal/host/engine"
+	"github.com/agent-sandbox/abx/internal/reexec"
 )
 
 // guard is how long a test waits for what takes a moment: far longer than it
@@ -175,6 +176,41 @@ func TestStartCancelled(t *testing.T) {
 		t.Errorf("start after cancel: %v", err)
 	}
 	backTo(t, d, before)
+}
+
+// A start that runs while the driver closes leaves nothing either, and none
+// begins after.
+func TestStartWhileClosing(t *testing.T) {
+	for range 5 {
+		d := testDriver(t, nil)
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				s, err := d.Start(t.Context(), engine.Spec{ID: fmt.Sprintf("iclosing%d", i), Limits: smallLimits})
+				if err == nil {
+					err = s.Close()
+				}
+				if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, reexec.ErrClosed) {
+					t.Error(err)
+				}
+			})
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		if _, err := d.Start(t.Context(), engine.Spec{ID: "iclosed", Limits: smallLimits}); !errors.Is(err, reexec.ErrClosed) {
+			t.Errorf("start after close: %v", err)
+		}
+		if d.cgroups == nil {
+			continue
+		}
+		for _, dir := range d.cgroups.Folders(d.cgroupName()) {
+			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s is left: %v", dir, err)
+			}
+		}
+	}
 }
 
 // A step that fails inside names itself, and leaves nothing.

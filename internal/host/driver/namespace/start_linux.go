@@ -23,6 +23,13 @@ const cloneFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | u
 // Start implements engine.Driver. Its phases run side by side where they can:
 // the cgroup is made while the agent's program loads.
 func (d *Driver) Start(ctx context.Context, spec engine.Spec) (_ engine.Sandbox, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	end, ok := d.begin(spec.ID, cancel)
+	if !ok {
+		return nil, reexec.ErrClosed
+	}
+	defer end()
 	began := time.Now()
 	select {
 	case <-d.ready:
