@@ -30,19 +30,11 @@ func newHost(ctx context.Context, o cli.HostOptions) (*cli.Host, error) {
 	if err != nil {
 		return nil, errors.New("the home folder is unknown (set HOME): records of running sandboxes go there")
 	}
-	limits := engine.DefaultLimits()
-	for _, l := range []struct {
-		to   *int64
-		from int64
-	}{
-		{&limits.MemoryBytes, o.MemoryBytes},
-		{&limits.DiskBytes, o.DiskBytes},
-		{&limits.Processes, o.Processes},
-		{&limits.OpenFiles, o.OpenFiles},
-	} {
-		if l.from > 0 {
-			*l.to = l.from
-		}
+	limits, err := engine.DefaultLimits().Given(engine.Limits{
+		MemoryBytes: o.MemoryBytes, DiskBytes: o.DiskBytes, Processes: o.Processes, OpenFiles: o.OpenFiles,
+	})
+	if err != nil {
+		return nil, err
 	}
 	pool := o.PoolSize
 	if pool < 0 {

@@ -62,14 +62,45 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// DefaultLimits are the limits of a sandbox when nothing else is set.
+// DefaultLimits are the limits of a sandbox when nothing else is set. On a
+// small machine memory is half of what there is, and the disk, which lies in
+// memory, half of that.
 func DefaultLimits() Limits {
-	return Limits{
+	l := Limits{
 		MemoryBytes: DefaultMemoryBytes,
 		DiskBytes:   DefaultDiskBytes,
 		Processes:   DefaultProcesses,
 		OpenFiles:   DefaultOpenFiles,
 	}
+	if all, ok := allMemory(); ok {
+		l.MemoryBytes = min(l.MemoryBytes, all/2)
+	}
+	l.DiskBytes = min(l.DiskBytes, l.MemoryBytes/2)
+	return l
+}
+
+// Given returns l with the limits that are set in g (not 0). A disk that is
+// not given shrinks with the memory that it lies in; one that is given and does
+// not fit there is ErrInvalid.
+func (l Limits) Given(g Limits) (Limits, error) {
+	if g.MemoryBytes > 0 {
+		l.MemoryBytes = g.MemoryBytes
+		l.DiskBytes = min(l.DiskBytes, l.MemoryBytes/2)
+	}
+	if g.DiskBytes > 0 {
+		l.DiskBytes = g.DiskBytes
+	}
+	if g.Processes > 0 {
+		l.Processes = g.Processes
+	}
+	if g.OpenFiles > 0 {
+		l.OpenFiles = g.OpenFiles
+	}
+	if l.DiskBytes >= l.MemoryBytes {
+		return l, Errorf(ErrInvalid, "the disk limit (%d bytes) must be below the memory limit (%d bytes), since the disk lies in memory: set ABX_LIMIT_DISK lower or ABX_LIMIT_MEMORY higher",
+			l.DiskBytes, l.MemoryBytes)
+	}
+	return l, nil
 }
 
 // Engine keeps the sandboxes of one driver. Safe for concurrent use.

@@ -125,7 +125,7 @@ func (e *Engine) move(ctx context.Context, m *member, d time.Duration, extend bo
 	case end.After(old):
 		// A session extends before every use, and that call costs more than many a
 		// command: the agent is asked when its own deadline comes near.
-		if agentEnd.Before(end.Add(agentSlack/2)) {
+		if agentEnd.Before(end.Add(agentSlack / 2)) {
 			if err := e.prolong(ctx, m, end); err != nil {
 				return err
 			}

@@ -7,17 +7,22 @@ import (
 )
 
 // freeMemory is what the kernel thinks it could give without swapping.
-func freeMemory() (int64, bool) {
+func freeMemory() (int64, bool) { return memory("MemAvailable:") }
+
+// allMemory is what the machine has.
+func allMemory() (int64, bool) { return memory("MemTotal:") }
+
+func memory(name string) (int64, bool) {
 	data, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0, false
 	}
-	return parseAvailable(data)
+	return parseMemory(data, name)
 }
 
-func parseAvailable(meminfo []byte) (int64, bool) {
+func parseMemory(meminfo []byte, name string) (int64, bool) {
 	for line := range bytes.Lines(meminfo) {
-		value, ok := bytes.CutPrefix(line, []byte("MemAvailable:"))
+		value, ok := bytes.CutPrefix(line, []byte(name))
 		if !ok {
 			continue
 		}

@@ -16,7 +16,7 @@ func TestParseAvailable(t *testing.T) {
 		{"", 0, false},
 	}
 	for _, tt := range tests {
-		got, ok := parseAvailable([]byte(tt.text))
+		got, ok := parseMemory([]byte(tt.text), "MemAvailable:")
 		if ok != tt.ok || ok && got != tt.want {
 			t.Errorf("%q: %d, %v", tt.text, got, ok)
 		}

@@ -1,0 +1,34 @@
+package engine_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/agent-sandbox/abx/internal/host/engine"
+)
+
+func TestLimitsGiven(t *testing.T) {
+	d := engine.Limits{MemoryBytes: 2 << 30, DiskBytes: 1 << 30, Processes: 512, OpenFiles: 4096}
+	for name, c := range map[string]struct{ given, want engine.Limits }{
+		"nothing":          {engine.Limits{}, d},
+		"less memory":      {engine.Limits{MemoryBytes: 512 << 20}, engine.Limits{MemoryBytes: 512 << 20, DiskBytes: 256 << 20, Processes: 512, OpenFiles: 4096}},
+		"more memory":      {engine.Limits{MemoryBytes: 8 << 30}, engine.Limits{MemoryBytes: 8 << 30, DiskBytes: 1 << 30, Processes: 512, OpenFiles: 4096}},
+		"disk and the few": {engine.Limits{DiskBytes: 1 << 20, Processes: 9, OpenFiles: 8}, engine.Limits{MemoryBytes: 2 << 30, DiskBytes: 1 << 20, Processes: 9, OpenFiles: 8}},
+	} {
+		if got, err := d.Given(c.given); err != nil || got != c.want {
+			t.Errorf("%s: %+v %v, want %+v", name, got, err, c.want)
+		}
+	}
+	_, err := d.Given(engine.Limits{DiskBytes: 4 << 30})
+	if !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), "ABX_LIMIT_DISK") {
+		t.Errorf("a disk larger than memory: %v", err)
+	}
+}
+
+func TestDefaultLimitsFit(t *testing.T) {
+	l := engine.DefaultLimits()
+	if l.DiskBytes >= l.MemoryBytes || l.MemoryBytes > engine.DefaultMemoryBytes || l.MemoryBytes <= 0 {
+		t.Errorf("%+v", l)
+	}
+}
