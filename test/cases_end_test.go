@@ -22,16 +22,16 @@ var endRows = []row{
 func unknownCommand(t *testing.T, w *world) {
 	b := newBox(t, w.plain)
 	for command, word := range map[string]string{
-		"nosuchcmd_x":                              "nosuchcmd_x",
-		"nosuchcmd_x a b c":                        "nosuchcmd_x",
-		"/no/such/program":                         "/no/such/program",
-		"true | nosuchcmd_x":                       "nosuchcmd_x",
-		"PATH=; ls":                                "ls",
-		"exec nosuchcmd_x":                         "nosuchcmd_x",
-		"bash -c nosuchcmd_x":                      "nosuchcmd_x",
+		"nosuchcmd_x":         "nosuchcmd_x",
+		"nosuchcmd_x a b c":   "nosuchcmd_x",
+		"/no/such/program":    "/no/such/program",
+		"true | nosuchcmd_x":  "nosuchcmd_x",
+		"PATH=; ls":           "ls",
+		"exec nosuchcmd_x":    "nosuchcmd_x",
+		"bash -c nosuchcmd_x": "nosuchcmd_x",
 		"printf '#!/no/such\\n' > /tmp/s; chmod +x /tmp/s; /tmp/s": "/tmp/s",
-		"env nosuchcmd_x":                          "nosuchcmd_x",
-		"cd /tmp && ./nosuchcmd_x":                 "nosuchcmd_x",
+		"env nosuchcmd_x":          "nosuchcmd_x",
+		"cd /tmp && ./nosuchcmd_x": "nosuchcmd_x",
 	} {
 		o := b.run(t, command)
 		o.wantEnd(t, "127 exit")

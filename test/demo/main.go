@@ -240,18 +240,27 @@ func (w *walk) files(ctx context.Context) error {
 	return w.tool(ctx, "read_file", stdio.Arguments{"path": "/app/result.txt"}, is(map[string]any{"content": "sum 42\n"}))
 }
 
-// isolation looks for what must not be seen from inside: other processes, other
-// people's files, a way to the network.
+// isolation looks for what must not be seen from inside: a file of the host,
+// other processes, a way to the network.
 func (w *walk) isolation(ctx context.Context) error {
-	look := `echo "home:" /home/*; echo "interfaces:" $(tail -n +3 /proc/net/dev | cut -d: -f1)
-for p in /proc/[0-9]*; do read -r name < $p/comm; case $p:$name in /proc/1:*|*:sh) ;; *) echo "process: $name" ;; esac; done 2>/dev/null | sort -u | head -3
-cat /etc/shadow 2>/dev/null && echo "shadow: read"; touch /usr/x 2>/dev/null && echo "usr: written"; true`
+	secret, err := os.CreateTemp("", "abx-demo-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(secret.Name())
+	if _, err := secret.WriteString("a file of the host\n"); err != nil {
+		return err
+	}
+	secret.Close()
+	// No program but the shell runs while it looks for others.
+	look := `echo "interfaces:" $(tail -n +3 /proc/net/dev | cut -d: -f1)
+seen=$(for p in /proc/[0-9]*; do read -r name < $p/comm && case $p:$name in /proc/1:*|*:sh) ;; *) echo "process: $name" ;; esac; done 2>/dev/null)
+[ -z "$seen" ] || echo "$seen"
+cat ` + secret.Name() + ` /etc/shadow 2>/dev/null; touch /usr/x 2>/dev/null && echo "usr: written"; true`
 	return w.tool(ctx, "run_command", stdio.Arguments{"command": look}, func(got map[string]any) error {
 		seen, _ := got["stdout"].(string)
 		for _, line := range strings.Split(strings.TrimSpace(seen), "\n") {
-			switch {
-			case line == "home: /home/user", line == "interfaces: lo", strings.HasPrefix(line, "process: python"):
-			default:
+			if line != "interfaces: lo" && !strings.HasPrefix(line, "process: python") {
 				return fmt.Errorf("%q should not be", line)
 			}
 		}

@@ -221,9 +221,9 @@ func (c *codeContext) restart() {
 	defer c.wg.Done()
 	c.takeAway(client)
 	defer c.pass()
-	if c.kernel != nil && c.kernel.generation < generation {
+	if c.kernel == nil || c.kernel.generation < generation {
 		c.drop()
-		c.lost = ""
+		c.lost = "" // it was asked for
 	}
 }
 

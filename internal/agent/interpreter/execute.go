@@ -84,7 +84,7 @@ func (s *Service) runCell(r *http.Request, q request, k *kernel, emit *emitter) 
 	}
 	if end.lost {
 		c.drop()
-		if r.Context().Err() != nil {
+		if r.Context().Err() != nil && run.cause != causeRestarted {
 			c.lost = "the call before was interrupted, and its kernel had to be killed"
 		}
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agent-sandbox/abx/internal/e2b"
+	"github.com/agent-sandbox/abx/internal/e2b/process/processconnect"
 )
 
 // What an E2B client expects where it names no user and no folder.
@@ -18,6 +20,9 @@ const (
 	defaultUser    = "user"
 	defaultWorkdir = "/home/user"
 )
+
+// initPath is where the agent takes a sandbox's identity.
+const initPath = "/init"
 
 const (
 	// agentSlack is how much longer than the engine the agent lets a sandbox
@@ -42,7 +47,7 @@ func configure(ctx context.Context, box Sandbox, req Request, token string, life
 	if token != "" {
 		init.AccessToken = &token
 	}
-	return post(ctx, box, e2b.PortAgent, "/init", init)
+	return post(ctx, box, e2b.PortAgent, initPath, init)
 }
 
 // prolong moves the agent's own deadline, and nothing else.
@@ -51,12 +56,19 @@ func prolong(ctx context.Context, box Sandbox, lifetime time.Duration) error {
 	defer cancel()
 	// 0 would leave the deadline as it is.
 	ms := max(lifetime.Milliseconds(), 1)
-	return post(ctx, box, e2b.PortAgent, "/init", e2b.Init{Abx: &e2b.InitAbx{LifetimeMS: ms}})
+	return post(ctx, box, e2b.PortAgent, initPath, e2b.Init{Abx: &e2b.InitAbx{LifetimeMS: ms}})
 }
 
-// warm runs one cell, so that the Python kernel is up before it is claimed.
+// warm runs one cell and one command, so that the Python kernel is up and the
+// agent's own code is in memory before the sandbox is claimed.
 func warm(ctx context.Context, box Sandbox) error {
-	return post(ctx, box, e2b.PortInterpreter, "/execute", e2b.Execute{Code: "None", Language: "python"})
+	if err := post(ctx, box, e2b.PortInterpreter, "/execute", e2b.Execute{Code: "None", Language: "python"}); err != nil {
+		return err
+	}
+	start := []byte(`{"process":{"cmd":"/bin/sh","args":["-c","true"]},"stdin":false}`)
+	// One message of a Connect stream: a byte of flags and the length before it.
+	frame := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(start)))
+	return send(ctx, box, e2b.PortAgent, processconnect.ProcessStartProcedure, "application/connect+json", append(frame, start...))
 }
 
 // statusError is an answer of the agent that is not a success.
@@ -70,18 +82,22 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("agent answers %d to %s: %q", e.status, e.path, e.text)
 }
 
-// post sends one call to the agent and reads its answer to the end. The agent
-// is trusted with nothing: what it sends is bounded and not looked at.
 func post(ctx context.Context, box Sandbox, port int, path string, body any) error {
 	data, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
+	return send(ctx, box, port, path, "application/json", data)
+}
+
+// send makes one call to the agent and reads its answer to the end. The agent
+// is trusted with nothing: what it sends is bounded and not looked at.
+func send(ctx context.Context, box Sandbox, port int, path, kind string, data []byte) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent"+path, bytes.NewReader(data))
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Type", kind)
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return box.Dial(ctx, port)

@@ -192,7 +192,7 @@ func (e *Engine) fill(ctx context.Context) error {
 		err = warm(ctx, m.box)
 	}
 	var answered *statusError
-	if errors.As(err, &answered) && answered.path == "/execute" {
+	if errors.As(err, &answered) && answered.path != initPath {
 		e.log.Warn("pool entry is not warm", slog.String("sandbox", m.id), slog.Any("error", err))
 		err = nil
 	}

@@ -4,7 +4,7 @@ POINTS_MAX = 5000
 
 
 def of(fig):
-    """The chart of a figure, or None. Never raises."""
+    """The chart of a figure, or None. Never raises. A box plot counts as its lines."""
     try:
         charts = [c for c in (chart(ax) for ax in fig.get_axes()) if c is not None]
     except Exception:
@@ -71,6 +71,8 @@ def series(label, xs, ys):
 
 
 def number(v):
+    if type(v).__name__ == "MaskedConstant":
+        return None
     item = getattr(type(v), "item", None)
     v = item(v) if callable(item) else v
     return v if isinstance(v, (int, float, str)) else str(v)

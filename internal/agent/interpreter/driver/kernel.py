@@ -495,7 +495,10 @@ def refresh_path():
             finder.invalidate_caches()
     metadata = sys.modules.get("importlib.metadata")
     if metadata is not None:
-        metadata.MetadataPathFinder.invalidate_caches()
+        try:
+            metadata.MetadataPathFinder().invalidate_caches()  # no class method in 3.11
+        except AttributeError:
+            pass
     for path in K.site_dirs:
         try:
             seen = os.stat(path).st_mtime_ns

@@ -13,8 +13,7 @@ class Plots:
         self.pyplot = pyplot
         self.numbers, self.figure, self.close = pyplot.get_fignums, pyplot.figure, pyplot.close
 
-    def show(self, *args, **options):
-        """Takes the place of pyplot.show."""
+    def show(self):
         kernel.flush_user()
         for number in list(self.numbers()):
             fig = self.figure(number)
@@ -58,5 +57,10 @@ class Plots:
 
 
 def install(pyplot):
-    K.plots = Plots(pyplot)
-    pyplot.show = K.plots.show
+    plots = K.plots = Plots(pyplot)
+
+    def show(*args, **options):
+        """Show all open figures as pictures and close them."""
+        plots.show()
+
+    pyplot.show = show  # a function: pyplot sets attributes on it
