@@ -259,9 +259,12 @@ func (s *server) environ(a account.Account) []string {
 		"PATH=" + path, "HOME=" + a.Home, "USER=" + a.Name, "LOGNAME=" + a.Name,
 		"LANG=C.UTF-8", "NPM_CONFIG_PREFIX=" + a.Home + "/.npm-global",
 		"NODE_PATH=" + a.Home + "/.npm-global/lib/node_modules",
-		"PYTHONUSERBASE=" + a.Home + "/.local", "PIP_USER=1", "PIP_BREAK_SYSTEM_PACKAGES=1",
+		// pip turns to the user's folder by itself, the system's being read-only;
+		// told to, it would refuse --target and virtual environments.
+		"PYTHONUSERBASE=" + a.Home + "/.local", "PIP_BREAK_SYSTEM_PACKAGES=1",
 		"PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_ROOT_USER_ACTION=ignore",
 	}
+	env = append(env, s.setup.Env...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range slices.Sorted(maps.Keys(s.env)) {

@@ -72,6 +72,8 @@ printf 'abxdemo/__init__.py,,\nabxdemo-1.0.dist-info/METADATA,,\nabxdemo-1.0.dis
 python3 -c "import shutil; shutil.make_archive('abxdemo-1.0-py3-none-any','zip','w')" && mv abxdemo-1.0-py3-none-any.zip abxdemo-1.0-py3-none-any.whl
 pip3 install --quiet --no-index ./abxdemo-1.0-py3-none-any.whl
 cd / && python3 -c 'import abxdemo; print(abxdemo.answer, abxdemo.__file__.startswith("'$HOME'/.local/"))'
+pip3 install --quiet --no-index --target /tmp/p/lib /tmp/p/*.whl
+python3 -c 'import sys; sys.path.insert(0, "/tmp/p/lib"); import abxdemo; print(abxdemo.__file__)'
 `
 
 func TestPip(t *testing.T) {
@@ -84,7 +86,8 @@ func TestPip(t *testing.T) {
 			}
 			for _, user := range users {
 				e := run(t, s, user, strings.ReplaceAll(pip, "/tmp/p", "/tmp/p-"+user))
-				if e.stdout != "42 True\n" && e.stdout != "no pip\n" {
+				want := "42 True\n/tmp/p-" + user + "/lib/abxdemo/__init__.py\n"
+				if e.stdout != want && e.stdout != "no pip\n" {
 					t.Errorf("as %s: %q %s %v", user, e.stdout, e.stderr, e.end)
 				}
 			}

@@ -73,6 +73,8 @@ func baseSetup(tools []tool) control.Setup {
 			{Target: "../run", Path: "/var/run"},
 		},
 		Trees: []control.Tree{{Source: "/usr", Target: "/usr"}},
+		// Without a network a package manager that tries again only hangs.
+		Env: []string{"NPM_CONFIG_FETCH_RETRIES=0", "PIP_RETRIES=0"},
 	}
 	for _, m := range masks {
 		s.Masks = append(s.Masks, "/proc/"+m)
