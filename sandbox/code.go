@@ -287,9 +287,9 @@ func (x *execution) line(data []byte) error {
 	case e2b.LineExecutions:
 		x.Count = l.ExecutionCount
 	case e2b.LineStdout:
-		x.output(&x.stdout, x.set.onStdout, l.Text)
+		x.output(&x.stdout, x.set.onStdout, outputOf(&l))
 	case e2b.LineStderr:
-		x.output(&x.stderr, x.set.onStderr, l.Text)
+		x.output(&x.stderr, x.set.onStderr, outputOf(&l))
 	case e2b.LineResult:
 		x.result(&l, len(data))
 	case e2b.LineError:
@@ -310,11 +310,10 @@ func (x *execution) line(data []byte) error {
 	return nil
 }
 
-func (x *execution) output(to *capture, say func([]byte), text string) {
-	if text == "" {
+func (x *execution) output(to *capture, say func([]byte), p []byte) {
+	if len(p) == 0 {
 		return
 	}
-	p := []byte(text)
 	to.write(p)
 	if say != nil {
 		say(p)
@@ -325,6 +324,15 @@ func (x *execution) output(to *capture, say func([]byte), text string) {
 			x.note.tell(&x.set.callSettings, "", x.stdout.total, x.stderr.total)
 		}
 	}
+}
+
+// outputOf is what an output line carries: our server adds the bytes where they
+// are no text.
+func outputOf(l *e2b.Line) []byte {
+	if l.Abx != nil && len(l.Abx.Bytes) > 0 {
+		return l.Abx.Bytes
+	}
+	return []byte(l.Text)
 }
 
 func (x *execution) result(l *e2b.Line, size int) {

@@ -46,6 +46,8 @@ func TestCodeResults(t *testing.T) {
 			sandbox.Execution{Error: &sandbox.CodeError{Name: "ValueError", Value: "no", Traceback: "tb"}, ExitCode: 1, Reason: "exit"}},
 		{"the kernel died, as E2B says it", []string{`{"type":"error","name":"ContextRestarting","value":"v"}`, `{"type":"end_of_execution"}`},
 			sandbox.Execution{Error: &sandbox.CodeError{Name: "ContextRestarting", Value: "v"}, ExitCode: 1, Reason: "exit", StateLost: true}},
+		{"bytes that are no text", []string{`{"type":"stdout","text":"\ufffd","abx":{"exitCode":0,"bytes":"/wA="}}`, `{"type":"end_of_execution"}`},
+			sandbox.Execution{Output: output("\xff\x00", ""), Reason: "exit"}},
 		{"bad base64", []string{`{"type":"result","png":"!"}`, `{"type":"end_of_execution"}`},
 			sandbox.Execution{Results: []sandbox.CodeResult{{}}, Reason: "exit"}},
 		{"ours", []string{`{"type":"end_of_execution","abx":{"exitCode":130,"reason":"timeout","detail":"d","stateLost":true,"cwd":"/app","background":2,` +

@@ -42,7 +42,8 @@ type Line struct {
 	Type           string `json:"type"`
 	ExecutionCount int    `json:"execution_count,omitempty"`
 
-	// stdout, stderr. Bytes that are no text are replaced.
+	// stdout, stderr. Bytes that are no text are replaced; Abx.Bytes then holds
+	// them as they were.
 	Text      string `json:"text,omitempty"`
 	Timestamp string `json:"timestamp,omitempty"`
 
@@ -88,6 +89,9 @@ type LineAbx struct {
 	StderrBytes int64  `json:"stderrBytes,omitempty"`
 	StdoutFile  string `json:"stdoutFile,omitempty"`
 	StderrFile  string `json:"stderrFile,omitempty"`
+
+	// stdout and stderr: the bytes, when Text could not hold them.
+	Bytes []byte `json:"bytes,omitempty"`
 
 	// Keepalive: the newest output line.
 	NewestLine string `json:"newestLine,omitempty"`
