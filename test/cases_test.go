@@ -214,7 +214,7 @@ func (b *box) codeWith(t *testing.T, code string, args stdio.Arguments) outcome 
 // await waits, inside, until a shell condition holds: nobody tells us of it.
 func (b *box) await(t *testing.T, condition string) {
 	t.Helper()
-	o := b.runWith(t, fmt.Sprintf("n=0; until %s; do n=$((n+1)); [ $n -lt 6000 ] || exit 99; sleep .02; done", condition), stdio.Arguments{"timeout": 300})
+	o := b.runWith(t, fmt.Sprintf("n=0; until %s; do n=$((n+1)); [ $n -lt 3000 ] || exit 99; sleep .02; done", condition), stdio.Arguments{"timeout": 300})
 	o.wantEnd(t, "0 exit")
 }
 

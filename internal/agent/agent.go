@@ -102,7 +102,7 @@ func ignoreSignals() <-chan struct{} {
 
 func start(conn *control.Conn, s control.Setup) (*server, error) {
 	files := map[string][]*os.File{}
-	mapped := func() (self *os.File, err error) {
+	mapped := func() ([]*os.File, error) {
 		var m control.Mapped
 		received, err := conn.Receive(&m)
 		if err != nil {
@@ -113,10 +113,7 @@ func start(conn *control.Conn, s control.Setup) (*server, error) {
 				files[m.Files[i]] = append(files[m.Files[i]], f)
 			}
 		}
-		if f := files[control.FileSelf]; len(f) == 1 {
-			self = f[0]
-		}
-		return self, nil
+		return files[control.FileSelf], nil
 	}
 	err := setup.Apply(s, mapped)
 	for _, f := range files[control.FileSelf] {

@@ -48,7 +48,7 @@ type Mapped struct {
 
 // Names in Mapped.Files.
 const (
-	FileSelf       = "self"        // v1: a tasks file for the agent itself to join
+	FileSelf       = "self"        // v1: a tasks file for the agent itself to join, several
 	FileWork       = "work"        // v1: a tasks file, several; v2: the folder
 	FileOOM        = "oom"         // memory.oom_control or memory.events
 	FilePids       = "pids"        // pids.events

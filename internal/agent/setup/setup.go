@@ -15,7 +15,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -39,8 +41,8 @@ func (e *StepError) Unwrap() error { return e.Err }
 // Apply does everything. It must run on the process's first thread, locked to
 // it, before any other goroutine does work that depends on identity or mounts.
 // mapped waits until the host has mapped this process's ids; it returns the
-// cgroup's tasks file to join, or nil, which the caller closes.
-func Apply(s control.Setup, mapped func() (self *os.File, err error)) error {
+// cgroups' tasks files to join, which the caller closes.
+func Apply(s control.Setup, mapped func() (self []*os.File, err error)) error {
 	b := &builder{setup: s, mapped: mapped}
 	defer b.close()
 	for _, step := range []struct {
@@ -75,7 +77,7 @@ func Apply(s control.Setup, mapped func() (self *os.File, err error)) error {
 
 type builder struct {
 	setup  control.Setup
-	mapped func() (*os.File, error)
+	mapped func() ([]*os.File, error)
 	trees  []int // O_PATH mount descriptors, -1 for an optional one not there
 }
 
@@ -124,16 +126,23 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, req)
 }
 
-// joinCgroup waits for the host and then moves this thread, the process's first, whose group is the one
-// that the process's memory is charged to. Writing "0", which is the writer
-// itself, takes none of the kernel's global locks: 10 ms less than being moved.
+// joinCgroup waits for the host and then moves every thread of this process.
+// Writing "0", which is the writer itself, takes none of the kernel's global
+// locks: 10 ms less than being moved from outside.
 func (b *builder) joinCgroup() error {
 	self, err := b.mapped()
-	if err != nil || self == nil {
+	if err != nil {
 		return err
 	}
-	_, err = self.WriteString("0")
-	return err
+	zero := []byte("0")
+	for _, f := range self {
+		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_WRITE, f.Fd(), uintptr(unsafe.Pointer(&zero[0])), 1)
+		runtime.KeepAlive(zero)
+		if errno != 0 {
+			return errno
+		}
+	}
+	return nil
 }
 
 // newCgroupNamespace hides the path of the group that the host put us into. It
@@ -381,7 +390,7 @@ func changeRoot() error {
 
 func (b *builder) limits() error {
 	set := func(name string, resource int, n int64) error {
-		if n <= 0 && resource != unix.RLIMIT_CORE {
+		if n <= 0 {
 			return nil
 		}
 		v := uint64(n)
@@ -396,7 +405,9 @@ func (b *builder) limits() error {
 		set("open files", unix.RLIMIT_NOFILE, b.setup.OpenFiles),
 		set("data", unix.RLIMIT_DATA, b.setup.DataBytes),
 		set("processes", unix.RLIMIT_NPROC, b.setup.Processes),
-		set("core", unix.RLIMIT_CORE, 0),
+		// Not 0: a core_pattern that is a pipe, to a crash reporter that the kernel
+		// starts outside of all namespaces, ignores 0 and heeds 1.
+		set("core", unix.RLIMIT_CORE, 1),
 	)
 }
 

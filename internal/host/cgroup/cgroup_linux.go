@@ -307,19 +307,16 @@ func (g *Group) dir(controller string) (string, bool) {
 }
 
 // Supervisor opens what puts a supervisor into the group, outside its work
-// part. With version 1 it is a tasks file: the supervisor's first thread writes
-// "0" to it, which, unlike moving a process from outside, waits for nobody.
-// With version 2 it is the folder, to clone the supervisor into. The caller
-// closes it; it is nil when there is no memory to account for.
-func (g *Group) Supervisor() (*os.File, error) {
+// part. With version 1 these are tasks files: each thread of the supervisor
+// writes "0" to each of them, which, unlike moving a process from outside, waits
+// for nobody. With version 2 it is the folder, to clone the supervisor into. The
+// caller closes them.
+func (g *Group) Supervisor() ([]*os.File, error) {
 	if g.root.v2 != "" {
-		return os.Open(filepath.Join(g.root.v2, g.name, "agent"))
+		f, err := os.Open(filepath.Join(g.root.v2, g.name, "agent"))
+		return []*os.File{f}, err
 	}
-	dir, ok := g.dir("memory")
-	if !ok {
-		return nil, nil
-	}
-	return os.OpenFile(filepath.Join(dir, "tasks"), os.O_WRONLY, 0)
+	return g.tasks("tasks")
 }
 
 // Work opens what a supervisor needs to start processes in the work part: with
@@ -330,10 +327,14 @@ func (g *Group) Work() ([]*os.File, error) {
 		f, err := os.Open(filepath.Join(g.root.v2, g.name, "work"))
 		return []*os.File{f}, err
 	}
+	return g.tasks("work/tasks")
+}
+
+func (g *Group) tasks(name string) ([]*os.File, error) {
 	var files []*os.File
 	for c := range g.root.v1 {
 		dir, _ := g.dir(c)
-		f, err := os.OpenFile(filepath.Join(dir, "work", "tasks"), os.O_WRONLY, 0)
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
 		if err != nil {
 			for _, f := range files {
 				f.Close()

@@ -48,9 +48,11 @@ func TestGroupLimitsAndRemove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer supervisor.Close()
-	if _, err := fmt.Fprint(supervisor, cmd.Process.Pid); err != nil {
-		t.Error(err)
+	for _, f := range supervisor {
+		if _, err := fmt.Fprint(f, cmd.Process.Pid); err != nil {
+			t.Error(err)
+		}
+		f.Close()
 	}
 	work, err := g.Work()
 	if err != nil {
@@ -130,9 +132,9 @@ func TestVersion2Mechanics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer folder.Close()
+	defer folder[0].Close()
 	cmd := exec.Command("sleep", "600")
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(folder.Fd())}
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(folder[0].Fd())}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/agent-sandbox/abx/internal/e2b"
-	"github.com/agent-sandbox/abx/internal/e2b/process/processconnect"
 )
 
 // What an E2B client expects where it names no user and no folder.
@@ -21,8 +20,12 @@ const (
 	defaultWorkdir = "/home/user"
 )
 
-// initPath is where the agent takes a sandbox's identity.
-const initPath = "/init"
+// Paths of the agent: where it takes a sandbox's identity, and where it starts
+// a process (process.Process of the Connect services).
+const (
+	initPath  = "/init"
+	startPath = "/process.Process/Start"
+)
 
 const (
 	// agentSlack is how much longer than the engine the agent lets a sandbox
@@ -68,7 +71,7 @@ func warm(ctx context.Context, box Sandbox) error {
 	start := []byte(`{"process":{"cmd":"/bin/sh","args":["-c","true"]},"stdin":false}`)
 	// One message of a Connect stream: a byte of flags and the length before it.
 	frame := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(start)))
-	return send(ctx, box, e2b.PortAgent, processconnect.ProcessStartProcedure, "application/connect+json", append(frame, start...))
+	return send(ctx, box, e2b.PortAgent, startPath, "application/connect+json", append(frame, start...))
 }
 
 // statusError is an answer of the agent that is not a success.

@@ -99,7 +99,7 @@ func (d *Driver) detectCgroups() {
 	}
 }
 
-const noCgroupNote = "memory is limited for each process, not for all of a sandbox together, and processor time is not shared out"
+const noCgroupNote = "memory is limited for each process and its private part only, not for all of a sandbox together, and processor time is not shared out"
 
 // keepRecord leaves on disk what to remove should this process be killed, and
 // starts who does it.

@@ -129,6 +129,15 @@ func TestNothingOfTheHost(t *testing.T) {
 	if !strings.Contains(e.stdout, "ihost\n") {
 		t.Errorf("host name: %q", got[2])
 	}
+	e = run(t, s, "user", "cat /proc/self/cgroup /proc/interrupts; ulimit -c")
+	for line := range strings.Lines(e.stdout) {
+		if strings.Contains(line, "abx-") {
+			t.Errorf("the host's cgroups are visible: %s", line)
+		}
+	}
+	if !strings.Contains(e.stdout, "memory:/work") && os.Geteuid() == 0 && !strings.Contains(e.stdout, "0::/") {
+		t.Errorf("the workload's cgroup: %q", e.stdout)
+	}
 	// What the agent and its workloads hold open.
 	e = run(t, s, "user", "cat /proc/1/environ /proc/1/mem; ls -l /proc/1/fd /proc/1/root /proc/1/cwd; ls -l /proc/self/fd")
 	if !strings.Contains(e.stderr, "denied") {

@@ -27,11 +27,14 @@ var etc = []string{
 // etcGlobs is the same for names with a version in them.
 var etcGlobs = []string{"java*", "python3*", "maven", "node*"}
 
+// masks lists what of /proc is hidden: what tells of the host's hardware, its
+// kernel's insides or what else runs there, and no program needs.
 var masks = []string{
-	"acpi", "asound", "bus", "cmdline", "config.gz", "diskstats", "driver", "dynamic_debug", "fs", "iomem", "ioports",
-	"irq", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags",
-	"latency_stats", "modules", "mtrr", "partitions", "sched_debug", "scsi", "slabinfo", "swaps",
-	"sysrq-trigger", "timer_list", "timer_stats", "vmallocinfo",
+	"acpi", "asound", "buddyinfo", "bus", "cmdline", "config.gz", "consoles", "crypto", "diskstats", "driver",
+	"dynamic_debug", "fs", "interrupts", "iomem", "ioports", "irq", "kallsyms", "kcore", "key-users", "keys", "kmsg",
+	"kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "misc", "modules", "mtrr", "pagetypeinfo", "partitions",
+	"pressure", "sched_debug", "schedstat", "scsi", "slabinfo", "softirqs", "swaps", "sysrq-trigger", "timer_list",
+	"timer_stats", "vmallocinfo", "zoneinfo",
 }
 
 // baseSetup is what every sandbox of this driver is made of; it is computed

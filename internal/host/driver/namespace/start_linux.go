@@ -128,8 +128,8 @@ func (s *sandbox) clone(d *Driver, spec engine.Spec) error {
 			logged.Close()
 			return fmt.Errorf("open cgroup: %w", err)
 		}
-		defer folder.Close()
-		attr.UseCgroupFD, attr.CgroupFD = true, int(folder.Fd())
+		defer folder[0].Close()
+		attr.UseCgroupFD, attr.CgroupFD = true, int(folder[0].Fd())
 	}
 	s.proc, err = d.threads.Start(reexec.Command{
 		Binary: "/proc/self/fd/" + strconv.Itoa(int(d.agent.Fd())),
@@ -198,7 +198,9 @@ func (s *sandbox) cgroupFiles() (files []*os.File, names []string, err error) {
 		if err != nil {
 			return files, names, err
 		}
-		add(control.FileSelf, self)
+		for _, f := range self {
+			add(control.FileSelf, f)
+		}
 	}
 	work, err := s.group.Work()
 	if err != nil {
