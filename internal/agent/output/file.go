@@ -13,9 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveBack is how much of a file is cut off again when it has filled the disk,
-// so that the log of one command does not stop the next.
-const giveBack = 1 << 20
+// What of the disk is given back when a file has filled it, so that the log of
+// one command does not stop the next: an eighth, and this much at least.
+const (
+	giveBack      = 1 << 20
+	giveBackShare = 8
+)
 
 // open makes the file of a stream that was cut. Without one the stream goes
 // on: a log must not end a command.
@@ -43,7 +46,12 @@ func (w *Window) save(p []byte) {
 	}
 	w.partial = true
 	if info, err := w.file.Stat(); err == nil {
-		_ = w.file.Truncate(max(0, info.Size()-giveBack))
+		back := int64(giveBack)
+		var fs unix.Statfs_t
+		if unix.Fstatfs(int(w.file.Fd()), &fs) == nil {
+			back = max(back, int64(fs.Blocks)*fs.Bsize/giveBackShare)
+		}
+		_ = w.file.Truncate(max(0, info.Size()-back))
 	}
 	_ = w.file.Close()
 	w.file = nil
