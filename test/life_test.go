@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -37,8 +38,15 @@ func eventually(t *testing.T, ok func() bool, what func() string) {
 
 func serve(t *testing.T, args ...string) *stdio.Client {
 	t.Helper()
+	return serveAt(t, os.Getenv("HOME"), args...)
+}
+
+// serveAt starts a server with a home folder of its own, whose records are then
+// its alone.
+func serveAt(t *testing.T, home string, args ...string) *stdio.Client {
+	t.Helper()
 	c, err := stdio.Start(context.Background(), stdio.Options{
-		Path: program(t, "abx"), Args: args, Env: stdio.Embedded(os.Environ()), Stderr: os.Stderr,
+		Path: program(t, "abx"), Args: args, Env: append(stdio.Embedded(os.Environ()), "HOME="+home), Stderr: os.Stderr,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -112,44 +120,43 @@ func alive(all []proc.Process) []proc.Process {
 	return slices.DeleteFunc(slices.Clone(all), func(p proc.Process) bool { return !p.Alive() })
 }
 
-// newGroups lists our cgroups that were not there before.
-func newGroups(before []string) []string {
-	return slices.DeleteFunc(proc.Groups(), func(g string) bool { return slices.Contains(before, g) })
+// records lists what servers noted of themselves.
+func records(home string) []string {
+	found, _ := filepath.Glob(filepath.Join(home, ".abx", "run", "hosts", "*")) // a constant pattern
+	return found
 }
 
 // TestKilledServerLeavesNothing is for the IDE that crashes and the user who
 // does not wait: nobody gets to clean up.
 func TestKilledServerLeavesNothing(t *testing.T) {
-	before := proc.Groups()
-	c := serve(t)
+	home := t.TempDir()
+	c := serveAt(t, home)
 	all := sandboxes(t, c, 5)
-	groups := newGroups(before)
+	groups := proc.Groups(home)
 	if err := c.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	gone := func() bool {
-		return len(alive(all)) == 0 && !slices.ContainsFunc(groups, func(g string) bool { return slices.Contains(proc.Groups(), g) })
-	}
-	eventually(t, gone, func() string { return cmp.Diff([]proc.Process{}, alive(all)) + cmp.Diff([]string{}, newGroups(before)) })
+	gone := func() bool { return len(alive(all)) == 0 && len(proc.Standing(groups)) == 0 && len(records(home)) == 0 }
+	eventually(t, gone, func() string {
+		return cmp.Diff([]proc.Process{}, alive(all)) + cmp.Diff([]string{}, proc.Standing(groups)) + cmp.Diff([]string{}, records(home))
+	})
 }
 
 // TestEndOfInput: when the client closes its end, the server leaves with all
 // that it had.
 func TestEndOfInput(t *testing.T) {
-	before := proc.Groups()
-	c := serve(t)
+	home := t.TempDir()
+	c := serveAt(t, home)
 	all := sandboxes(t, c, 3)
-	groups := newGroups(before)
+	groups := proc.Groups(home)
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if left := alive(all); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	for _, g := range proc.Groups() {
-		if slices.Contains(groups, g) {
-			t.Errorf("left behind: %s", g)
-		}
+	if left := slices.Concat(proc.Standing(groups), records(home)); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }
 

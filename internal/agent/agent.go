@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 
@@ -115,6 +116,12 @@ func start(conn *control.Conn, s control.Setup) (*server, error) {
 		}
 		return files[control.FileSelf], nil
 	}
+	if s.Single && s.Processes > 0 {
+		// The limit counts by user id, and the workload has ours: at its limit we
+		// could start no thread, which ends a Go program.
+		reserveThreads(reservedThreads)
+		s.Processes += reservedThreads
+	}
 	err := setup.Apply(s, mapped)
 	for _, f := range files[control.FileSelf] {
 		f.Close()
@@ -128,6 +135,24 @@ func start(conn *control.Conn, s control.Setup) (*server, error) {
 		return nil, &setup.StepError{Step: "start services", Err: err}
 	}
 	return srv, nil
+}
+
+// reservedThreads are more than a busy agent was seen to use.
+const reservedThreads = 48
+
+// reserveThreads makes the runtime start n threads, which it keeps for later.
+func reserveThreads(n int) {
+	var running, done sync.WaitGroup
+	running.Add(n)
+	for range n {
+		done.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			running.Done()
+			running.Wait()
+		})
+	}
+	done.Wait()
 }
 
 func failure(err error) control.Status {

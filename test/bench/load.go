@@ -158,7 +158,7 @@ func (b *bench) cycle(ctx context.Context) error {
 	if err := settle(ctx, c.PID()); err != nil {
 		return err
 	}
-	before := traceOf(c.PID())
+	before := traceOf(c.PID(), b.home)
 	began := time.Now()
 	for n := range b.cycles {
 		if err := one(); err != nil {
@@ -169,7 +169,7 @@ func (b *bench) cycle(ctx context.Context) error {
 	if err := settle(ctx, c.PID()); err != nil {
 		return err
 	}
-	after := traceOf(c.PID())
+	after := traceOf(c.PID(), b.home)
 	b.add(row{fmt.Sprintf("%d create/kill cycles, mean of one", b.cycles), milliseconds(took / time.Duration(max(1, b.cycles))), "", "", "", ""})
 	b.add(row{"left before them", before.String(), "", "", "", ""})
 	b.add(row{"left after them", after.String(), "", "", "the same", ""})

@@ -58,6 +58,7 @@ type bench struct {
 	rounds   int
 	cycles   int
 	burst    int
+	home     string // of the servers: what they note there is theirs alone
 	rows     []row
 }
 
@@ -99,6 +100,10 @@ func (b *bench) run(ctx context.Context, abx, only string) (err error) {
 	if b.abx, err = filepath.Abs(abx); err != nil {
 		return err
 	}
+	if b.home, err = os.MkdirTemp("", "abx-bench-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(b.home)
 	chosen := names()
 	if only != "" {
 		chosen = strings.Split(only, ",")
@@ -160,7 +165,7 @@ func kernel() string {
 // server starts an initialized server with a pool of this size.
 func (b *bench) server(ctx context.Context, pool string) (*stdio.Client, error) {
 	c, err := stdio.Start(ctx, stdio.Options{
-		Path: b.abx, Env: append(stdio.Embedded(os.Environ()), "ABX_POOL_SIZE="+pool), Stderr: b.log,
+		Path: b.abx, Env: append(stdio.Embedded(os.Environ()), "ABX_POOL_SIZE="+pool, "HOME="+b.home), Stderr: b.log,
 	})
 	if err != nil {
 		return nil, err

@@ -104,13 +104,13 @@ type trace struct {
 	processes, files, mounts, groups, state int
 }
 
-func traceOf(server int) trace {
+func traceOf(server int, home string) trace {
 	return trace{
 		processes: len(proc.Descendants(server)),
 		files:     count(fmt.Sprintf("/proc/%d/fd/*", server)),
 		mounts:    lines("/proc/self/mountinfo"),
-		groups:    len(proc.Groups()),
-		state:     below(filepath.Join(os.Getenv("HOME"), ".abx")),
+		groups:    len(proc.Groups(home)),
+		state:     below(filepath.Join(home, ".abx")),
 	}
 }
 

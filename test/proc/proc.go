@@ -5,10 +5,13 @@ package proc
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -68,14 +71,35 @@ func readStat(file string) (p Process, zombie, ok bool) {
 	return p, f[0] == "Z", true
 }
 
-// Groups lists the folders of cgroups whose path holds "/abx-": ours.
-func Groups() []string {
+// Groups lists the folders of the cgroups that the servers with this home
+// folder made, by the records that each keeps of itself there.
+func Groups(home string) []string {
+	records, _ := filepath.Glob(filepath.Join(home, ".abx", "run", "hosts", "*.json")) // a constant pattern
 	var all []string
-	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && strings.Contains(path, "/abx-") {
-			all = append(all, path)
+	for _, path := range records {
+		var r struct {
+			Cgroups []string `json:"cgroups"`
 		}
-		return nil // what ends while we look is not there
-	})
+		b, err := os.ReadFile(path)
+		if err != nil || json.Unmarshal(b, &r) != nil {
+			continue // just gone
+		}
+		for _, top := range r.Cgroups {
+			_ = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					all = append(all, path)
+				}
+				return nil // what ends while we look is not there
+			})
+		}
+	}
 	return all
+}
+
+// Standing returns those of the folders that still are there.
+func Standing(folders []string) []string {
+	return slices.DeleteFunc(slices.Clone(folders), func(dir string) bool {
+		_, err := os.Stat(dir)
+		return errors.Is(err, fs.ErrNotExist)
+	})
 }

@@ -97,7 +97,7 @@ var pythonSteps = map[string][]step{
 		{"a\x00b", want{Error: "~Error", Value: "~null bytes", Exit: 1}},
 		{"raise KeyboardInterrupt", want{Error: "KeyboardInterrupt", Exit: 130}},
 		{"raise Exception('x' * 10**6)", want{Error: "Exception", Value: "~characters left out", Exit: 1}},
-		{"bytearray(1 << 60)", want{Error: "MemoryError", Value: "the memory limit of this sandbox was reached", Exit: 1}},
+		{"bytearray(1 << 60)", want{Error: "MemoryError", Value: "out of memory: a limit of the sandbox or of the interpreter was reached", Exit: 1}},
 	},
 	"exit keeps state": {
 		{"v = 4\nexit()", want{}},

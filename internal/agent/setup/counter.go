@@ -21,7 +21,8 @@ func (c Counters) OOMKills() (int64, bool) { return field(c.OOM, "oom_kill") }
 // PidsRefused returns how often a fork was refused by the process limit.
 func (c Counters) PidsRefused() (int64, bool) { return field(c.Pids, "max") }
 
-// MemoryPeak returns the most memory that the workload ever used, in bytes.
+// MemoryPeak returns the most memory that the sandbox ever used, its files in
+// memory included, in bytes.
 func (c Counters) MemoryPeak() (int64, bool) { return field(c.Peak, "") }
 
 // field reads "NAME NUMBER" lines, or with no name a file of one number.

@@ -346,15 +346,16 @@ func (g *Group) tasks(name string) ([]*os.File, error) {
 	return files, nil
 }
 
-// Counters opens the files that count what limits refused, nil for one that
-// this kernel does not have. The caller closes them.
+// Counters opens the files that count what limits refused, and the most memory
+// that the whole group used, files included; nil for one that this kernel does
+// not have. The caller closes them.
 func (g *Group) Counters() (oom, pids, peak *os.File) {
 	if g.root.v2 != "" {
-		work := filepath.Join(g.root.v2, g.name, "work")
-		return open(work, "memory.events"), open(work, "pids.events"), open(work, "memory.peak")
+		dir := filepath.Join(g.root.v2, g.name)
+		return open(dir, "work/memory.events"), open(dir, "work/pids.events"), open(dir, "memory.peak")
 	}
 	if dir, ok := g.dir("memory"); ok {
-		oom, peak = open(dir, "work/memory.oom_control"), open(dir, "work/memory.max_usage_in_bytes")
+		oom, peak = open(dir, "work/memory.oom_control"), open(dir, "memory.max_usage_in_bytes")
 	}
 	if dir, ok := g.dir("pids"); ok {
 		pids = open(dir, "work/pids.events")

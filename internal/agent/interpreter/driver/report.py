@@ -30,7 +30,7 @@ def describe(e):
     name = type(e).__name__
     value = text_of(e)
     if isinstance(e, MemoryError) and not value:
-        value = "the memory limit of this sandbox was reached"
+        value = "out of memory: a limit of the sandbox or of the interpreter was reached"
     try:
         trace = format_trace(e)
     except Exception as other:

@@ -53,6 +53,41 @@ func TestLimits(t *testing.T) {
 	alive("too many open files")
 }
 
+// A bomb that does not stop by itself, in every way of mapping ids: where the
+// workload has the agent's id, the limit on processes holds for both.
+func TestForkBomb(t *testing.T) {
+	for kind, change := range kinds(t) {
+		t.Run(kind, func(t *testing.T) {
+			d := testDriver(t, func(o *Options) {
+				if change != nil {
+					change(o)
+				}
+				o.NoCgroup = true
+			})
+			s := startSandbox(t, d, "ibomb", smallLimits)
+			// It runs until its session is killed; there is always a process too many.
+			e := run(t, s, "user", `python3 - <<'EOF'
+import os, signal, time
+end = time.time() + 2
+try:
+    while time.time() < end:
+        try:
+            os.fork()
+        except OSError:
+            pass
+finally:
+    os.killpg(0, signal.SIGKILL)
+EOF`)
+			if e.end == nil {
+				t.Fatal("the call did not end")
+			}
+			if e := run(t, s, "user", "echo alive"); e.stdout != "alive\n" {
+				t.Errorf("%q %q", e.stdout, e.stderr)
+			}
+		})
+	}
+}
+
 // Everything inside can be killed by the workload but the agent.
 func TestSignalsDoNotReachTheAgent(t *testing.T) {
 	for kind, change := range kinds(t) {
