@@ -31,8 +31,9 @@ const (
 	// agentSlack is how much longer than the engine the agent lets a sandbox
 	// live: it is the second net, for a host that hangs.
 	agentSlack = 30 * time.Second
-	// callTimeout bounds a call that the agent answers at once.
-	callTimeout = 10 * time.Second
+	// callTimeout bounds a call that the agent answers at once, on a machine
+	// under any load; one that does not is lost.
+	callTimeout = 30 * time.Second
 	// warmTimeout bounds the first cell of a pool entry.
 	warmTimeout = 30 * time.Second
 )

@@ -183,6 +183,14 @@ func (e *Engine) unheard(ctx context.Context, m *member, err error) error {
 	if _, gone := e.member(m.id); gone != nil {
 		return gone
 	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		// Nothing that is asked of a hung sandbox would ever be answered.
+		lost := Errorf(ErrLost, "sandbox %s is lost: its agent did not answer for %v", m.id, callTimeout)
+		if err := e.finish(ctx, m, lost); err != nil && !errors.Is(err, ErrLost) {
+			return err
+		}
+		return lost
+	}
 	// Not %w: what failed is the host's matter.
 	return fmt.Errorf("set the deadline of sandbox %s: %v", m.id, err)
 }

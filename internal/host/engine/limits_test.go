@@ -4,7 +4,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/agent-sandbox/abx/internal/e2b"
+	"github.com/agent-sandbox/abx/internal/host/driver/drivertest"
 	"github.com/agent-sandbox/abx/internal/host/engine"
 )
 
@@ -31,4 +35,32 @@ func TestDefaultLimitsFit(t *testing.T) {
 	if l.DiskBytes >= l.MemoryBytes || l.MemoryBytes > engine.DefaultMemoryBytes || l.MemoryBytes <= 0 {
 		t.Errorf("%+v", l)
 	}
+}
+
+// An agent that hangs is lost: the call says so, and the sandbox is gone from
+// the list and from the machine.
+func TestHungAgentIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := false
+		f := &drivertest.Fake{Init: func(engine.Spec, e2b.Init) error {
+			if hang {
+				time.Sleep(10 * time.Minute)
+			}
+			return nil
+		}}
+		e := newEngine(t, f, engine.Options{})
+		info := create(t, e, pooled())
+		hang = true
+		err := e.SetTimeout(t.Context(), info.ID, 2*time.Hour)
+		if !errors.Is(err, engine.ErrLost) || !strings.Contains(err.Error(), "did not answer") {
+			t.Errorf("set timeout: %v", err)
+		}
+		if e.Len() != 0 {
+			t.Errorf("%d sandboxes are listed", e.Len())
+		}
+		if _, err := e.Get(info.ID); !errors.Is(err, engine.ErrLost) && !errors.Is(err, engine.ErrNotFound) {
+			t.Errorf("get: %v", err)
+		}
+		time.Sleep(time.Hour) // the fake wakes up
+	})
 }

@@ -65,6 +65,10 @@ type janitor struct {
 // Restarts of a janitor that died are this far apart at least.
 const janitorPause = time.Second
 
+// janitorLeave bounds how long a janitor that has nothing left to do may take
+// to see that.
+const janitorLeave = 5 * time.Second
+
 func startJanitor(binary, record string, log *slog.Logger) (*janitor, error) {
 	j := &janitor{binary: binary, record: record, log: log}
 	if err := j.start(); err != nil {
@@ -127,7 +131,14 @@ func (j *janitor) close() {
 		j.pipe.Close()
 	}
 	j.mu.Unlock()
-	if proc != nil {
+	if proc == nil {
+		return
+	}
+	select {
+	case <-wait:
+	case <-time.After(janitorLeave):
+		j.log.Warn("janitor does not leave, ending it")
+		_ = proc.Kill() // it may have left just now
 		<-wait
 	}
 }

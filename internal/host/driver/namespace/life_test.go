@@ -366,6 +366,20 @@ func TestDeathOfTheJanitor(t *testing.T) {
 	gone(t, facts, state)
 }
 
+// A janitor that hangs does not hold up its host's end.
+func TestHungJanitor(t *testing.T) {
+	d := testDriver(t, nil)
+	if err := d.janitor.proc.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(d.record); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the record is left: %v", err)
+	}
+}
+
 // What a record names is only touched if it is a dead host's and carries our
 // name.
 func TestSweepTouchesNothingForeign(t *testing.T) {
