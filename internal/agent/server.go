@@ -78,6 +78,7 @@ func newServer(s control.Setup, files map[string][]*os.File, log *slog.Logger) (
 	})
 	go newHTTPServer(srv.handler(processes, files2), log).Serve(srv.envd)
 	go newHTTPServer(code, log).Serve(srv.interpreterPort)
+	go code.Prepare() // beside the rest: the first kernel tells its error
 	return srv, nil
 }
 

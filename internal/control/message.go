@@ -27,6 +27,7 @@ type Setup struct {
 	Dirs     []Dir
 	Texts    []Text
 	Masks    []string // paths of /proc to hide
+	Scratch  string   // a folder of the agent's on a small disk of its own
 	Seccomp  []byte   // sock_filter program, in the machine's byte order
 	Path     string   // PATH of workloads
 	Env      []string // further environment of every workload, "K=V"

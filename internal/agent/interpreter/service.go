@@ -104,6 +104,10 @@ func New(o Options) *Service {
 	return s
 }
 
+// Prepare writes what kernels need, so that they can still be started when the
+// disk is full. The first kernel does it otherwise. Errors come back there.
+func (s *Service) Prepare() error { return s.files.ensure() }
+
 // ServeHTTP serves the routes that the package comment lists.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 

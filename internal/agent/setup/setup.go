@@ -60,6 +60,7 @@ func Apply(s control.Setup, mapped func() (self []*os.File, err error)) error {
 		{"change identity", b.changeIdentity},
 		{"mount root", b.mountRoot},
 		{"fill root", b.fillRoot},
+		{"mount scratch folder", b.mountScratch},
 		{"show host folders", b.moveTrees},
 		{"mount /proc", b.mountProc},
 		{"mount /dev", b.mountDev},
@@ -269,6 +270,26 @@ func (b *builder) fillRoot() error {
 		}
 	}
 	return nil
+}
+
+// scratchBytes holds the kernels' drivers and the cells that are handed over.
+const scratchBytes = 16 << 20
+
+// mountScratch gives the agent a disk of its own, so that it goes on working
+// when the workload has filled the other.
+func (b *builder) mountScratch() error {
+	if b.setup.Scratch == "" {
+		return nil
+	}
+	path := newRoot + b.setup.Scratch
+	options := fmt.Sprintf("mode=0755,size=%d,nr_inodes=4096", scratchBytes)
+	if err := unix.Mount("abx", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return err
+	}
+	if b.setup.Single {
+		return nil
+	}
+	return unix.Chown(path, account.AgentID, account.AgentID)
 }
 
 func (b *builder) makeDir(d control.Dir) error {

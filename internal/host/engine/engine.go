@@ -79,9 +79,17 @@ func DefaultLimits() Limits {
 	return l
 }
 
+// The least that a sandbox works with: its agent, a shell and Python.
+const (
+	minMemory    = 32 << 20
+	minDisk      = 1 << 20
+	minProcesses = 16
+	minOpenFiles = 64
+)
+
 // Given returns l with the limits that are set in g (not 0). A disk that is
 // not given shrinks with the memory that it lies in; one that is given and does
-// not fit there is ErrInvalid.
+// not fit there is ErrInvalid, as is a limit below what a sandbox needs.
 func (l Limits) Given(g Limits) (Limits, error) {
 	if g.MemoryBytes > 0 {
 		l.MemoryBytes = g.MemoryBytes
@@ -95,6 +103,19 @@ func (l Limits) Given(g Limits) (Limits, error) {
 	}
 	if g.OpenFiles > 0 {
 		l.OpenFiles = g.OpenFiles
+	}
+	for _, c := range []struct {
+		name        string
+		value, need int64
+	}{
+		{"ABX_LIMIT_MEMORY", l.MemoryBytes, minMemory},
+		{"ABX_LIMIT_DISK", l.DiskBytes, minDisk},
+		{"ABX_LIMIT_PROCESSES", l.Processes, minProcesses},
+		{"ABX_LIMIT_OPEN_FILES", l.OpenFiles, minOpenFiles},
+	} {
+		if c.value < c.need {
+			return l, Errorf(ErrInvalid, "%s is %d: a sandbox needs at least %d", c.name, c.value, c.need)
+		}
 	}
 	if l.DiskBytes >= l.MemoryBytes {
 		return l, Errorf(ErrInvalid, "the disk limit (%d bytes) must be below the memory limit (%d bytes), since the disk lies in memory: set ABX_LIMIT_DISK lower or ABX_LIMIT_MEMORY higher",

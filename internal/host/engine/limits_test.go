@@ -18,10 +18,18 @@ func TestLimitsGiven(t *testing.T) {
 		"nothing":          {engine.Limits{}, d},
 		"less memory":      {engine.Limits{MemoryBytes: 512 << 20}, engine.Limits{MemoryBytes: 512 << 20, DiskBytes: 256 << 20, Processes: 512, OpenFiles: 4096}},
 		"more memory":      {engine.Limits{MemoryBytes: 8 << 30}, engine.Limits{MemoryBytes: 8 << 30, DiskBytes: 1 << 30, Processes: 512, OpenFiles: 4096}},
-		"disk and the few": {engine.Limits{DiskBytes: 1 << 20, Processes: 9, OpenFiles: 8}, engine.Limits{MemoryBytes: 2 << 30, DiskBytes: 1 << 20, Processes: 9, OpenFiles: 8}},
+		"disk and the few": {engine.Limits{DiskBytes: 1 << 20, Processes: 99, OpenFiles: 88}, engine.Limits{MemoryBytes: 2 << 30, DiskBytes: 1 << 20, Processes: 99, OpenFiles: 88}},
 	} {
 		if got, err := d.Given(c.given); err != nil || got != c.want {
 			t.Errorf("%s: %+v %v, want %+v", name, got, err, c.want)
+		}
+	}
+	for name, g := range map[string]engine.Limits{
+		"ABX_LIMIT_MEMORY": {MemoryBytes: 1 << 10}, "ABX_LIMIT_DISK": {DiskBytes: 4096},
+		"ABX_LIMIT_PROCESSES": {Processes: 1}, "ABX_LIMIT_OPEN_FILES": {OpenFiles: 3},
+	} {
+		if _, err := d.Given(g); !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s too small: %v", name, err)
 		}
 	}
 	_, err := d.Given(engine.Limits{DiskBytes: 4 << 30})

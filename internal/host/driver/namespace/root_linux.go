@@ -75,7 +75,8 @@ func baseSetup(tools []tool) control.Setup {
 			{Target: "../usr/lib/os-release", Path: "/etc/os-release"},
 			{Target: "../run", Path: "/var/run"},
 		},
-		Trees: []control.Tree{{Source: "/usr", Target: "/usr"}},
+		Scratch: RunDir,
+		Trees:   []control.Tree{{Source: "/usr", Target: "/usr"}},
 		// Without a network a package manager that tries again only hangs.
 		Env: []string{"NPM_CONFIG_FETCH_RETRIES=0", "PIP_RETRIES=0"},
 	}
