@@ -355,10 +355,10 @@ func (b *builder) mountProc() error {
 			return fmt.Errorf("hide %s: %w", m, err)
 		}
 	}
-	// No namespace can be made inside, whatever the call: a second lock beside
-	// the system call filter.
-	if err := os.WriteFile(proc+"/sys/user/max_user_namespaces", []byte("0"), 0); err != nil {
-		return err
+	for _, c := range sysctls {
+		if err := os.WriteFile(proc+"/sys/"+c.name, []byte(c.value), 0); err != nil && !c.optional {
+			return err
+		}
 	}
 	sys := proc + "/sys"
 	if err := unix.Mount(sys, sys, "", unix.MS_BIND, ""); err != nil {
@@ -369,6 +369,20 @@ func (b *builder) mountProc() error {
 		return fmt.Errorf("/proc/sys read-only: %w", err)
 	}
 	return nil
+}
+
+// sysctls of our own namespaces that are set while they still can be.
+var sysctls = []struct {
+	name, value string
+	optional    bool // an older kernel may not have it per namespace
+}{
+	// No namespace can be made inside, whatever the call: a second lock beside
+	// the system call filter.
+	{"user/max_user_namespaces", "0", false},
+	// What sockets hold is the whole machine's: with the usual 4 to 6 MiB each, a
+	// few hundred that are never read would starve the host's connections.
+	{"net/ipv4/tcp_rmem", "4096 65536 262144", true},
+	{"net/ipv4/tcp_wmem", "4096 65536 262144", true},
 }
 
 func hide(path string) error {
@@ -429,6 +443,11 @@ func (b *builder) limits() error {
 		// Not 0: a core_pattern that is a pipe, to a crash reporter that the kernel
 		// starts outside of all namespaces, ignores 0 and heeds 1.
 		set("core", unix.RLIMIT_CORE, 1),
+		// The kernel counts these against whoever made the user namespace, the
+		// host's user: a sandbox could use up what that has.
+		set("pending signals", unix.RLIMIT_SIGPENDING, 1024),
+		set("message queues", unix.RLIMIT_MSGQUEUE, 64<<10),
+		set("locked memory", unix.RLIMIT_MEMLOCK, 8<<20),
 	)
 }
 

@@ -19,6 +19,9 @@ import (
 // workload at its limit leaves its supervisor room.
 const agentMemory = 64 << 20
 
+// minTCP is the least that TCP sockets of a group may hold, in bytes.
+const minTCP = 16 << 20
+
 // Root is a place below which this process can make groups. It holds no
 // resources. Safe for concurrent use.
 type Root struct {
@@ -228,6 +231,12 @@ func (g *Group) createV1(l Limits) error {
 				return err
 			}
 			if err := limitMemoryV1(filepath.Join(dir, "work"), l.MemoryBytes); err != nil {
+				return err
+			}
+			// Version 1 counts what TCP sockets hold apart, and only once it is
+			// limited; a kernel may not have it.
+			err := write(filepath.Join(dir, "work", "memory.kmem.tcp.limit_in_bytes"), max(l.MemoryBytes/8, minTCP))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}

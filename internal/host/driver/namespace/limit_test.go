@@ -88,6 +88,29 @@ EOF`)
 	}
 }
 
+// What the kernel counts against the user who made the namespaces is bounded:
+// the host's own programs need it too.
+func TestHostsCountsAreSpared(t *testing.T) {
+	for kind, change := range kinds(t) {
+		t.Run(kind, func(t *testing.T) {
+			s := startSandbox(t, testDriver(t, change), "icounts", smallLimits)
+			e := run(t, s, "user", `bash -c "ulimit -i; ulimit -q; ulimit -l"; cat /proc/sys/net/ipv4/tcp_rmem | tr '\t' ' '
+python3 - <<'EOF'
+import ctypes, os, signal
+libc = ctypes.CDLL(None)
+signal.pthread_sigmask(signal.SIG_BLOCK, [40])
+n = 0
+while n < 50000 and libc.sigqueue(os.getpid(), 40, 0) == 0:
+    n += 1
+print('signals', n <= 1024)
+EOF`)
+			if want := "1024\n65536\n8192\n4096 65536 262144\nsignals True\n"; e.stdout != want {
+				t.Errorf("%q, want %q; %s", e.stdout, want, e.stderr)
+			}
+		})
+	}
+}
+
 // Everything inside can be killed by the workload but the agent.
 func TestSignalsDoNotReachTheAgent(t *testing.T) {
 	for kind, change := range kinds(t) {
