@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	maxLine      = 64 << 20  // one line of an execution
-	maxResults   = 128 << 20 // results of one execution, as they come
+	maxLine      = 64 << 20 // one line of an execution
 	maxResultNum = 10_000
 	// alive is within which time a server of ours that is not lost sends a
 	// line: it owes one every 5 s.
@@ -344,7 +343,7 @@ func (x *execution) result(l *e2b.Line, size int) {
 	if x.set.onResult != nil {
 		x.set.onResult(r)
 	}
-	if len(x.Results) >= maxResultNum || x.size+size > maxResults {
+	if len(x.Results) >= maxResultNum || x.size+size > x.set.maxOutput {
 		x.ResultsOmitted++
 		return
 	}

@@ -150,6 +150,17 @@ func TestResultsAreBounded(t *testing.T) {
 	}
 }
 
+// TestCodeResultsAreBounded: what a cell displays does not grow its caller.
+func TestCodeResultsAreBounded(t *testing.T) {
+	p := newPlatform()
+	one := `{"type":"result","text":"` + strings.Repeat("x", 1000) + `"}`
+	p.code["x"] = lines(one, one, one, `{"type":"end_of_execution"}`)
+	got, err := p.sandbox(t).RunCode(t.Context(), "x", sandbox.MaxOutput(2500))
+	if err != nil || len(got.Results) != 2 || got.ResultsOmitted != 1 {
+		t.Errorf("%d results, %d omitted, %v", len(got.Results), got.ResultsOmitted, err)
+	}
+}
+
 func TestCodeLost(t *testing.T) {
 	p := newPlatform()
 	p.code["cut"] = func(w io.Writer, _ *http.Request, _ e2b.Execute) {

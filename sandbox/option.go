@@ -260,7 +260,9 @@ func Window(head, tail int) CallOption {
 	})
 }
 
-// MaxOutput is how many bytes of each output stream a result keeps when there
+// MaxOutput is how many bytes of each output stream, and of all results of code
+// together, a result keeps; results beyond are counted in
+// [Execution.ResultsOmitted]. For the streams it counts when there
 // is no [Window]: the first half and the last half of them. Default 64 MiB; 0
 // keeps nothing, for callers that take all from [OnStdout] and [OnStderr].
 func MaxOutput(bytes int) CallOption {

@@ -379,6 +379,10 @@ var sysctls = []struct {
 	// No namespace can be made inside, whatever the call: a second lock beside
 	// the system call filter.
 	{"user/max_user_namespaces", "0", false},
+	// Watches count against the host's user too, who has 128 instances usually.
+	// The agent itself needs one.
+	{"user/max_inotify_instances", "16", true},
+	{"user/max_inotify_watches", "16384", true},
 	// What sockets hold is the whole machine's: with the usual 4 to 6 MiB each, a
 	// few hundred that are never read would starve the host's connections.
 	{"net/ipv4/tcp_rmem", "4096 65536 262144", true},

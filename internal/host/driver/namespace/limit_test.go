@@ -103,8 +103,9 @@ n = 0
 while n < 50000 and libc.sigqueue(os.getpid(), 40, 0) == 0:
     n += 1
 print('signals', n <= 1024)
+print('watchers', sum(libc.inotify_init() >= 0 for i in range(100)) <= 16)
 EOF`)
-			if want := "1024\n65536\n8192\n4096 65536 262144\nsignals True\n"; e.stdout != want {
+			if want := "1024\n65536\n8192\n4096 65536 262144\nsignals True\nwatchers True\n"; e.stdout != want {
 				t.Errorf("%q, want %q; %s", e.stdout, want, e.stderr)
 			}
 		})
