@@ -72,7 +72,7 @@ func outOfMemory(t *testing.T, w *world) {
 	for name, command := range map[string]string{
 		"one":       "python3 -c '" + hog + "'",
 		"in pieces": `python3 -c 'a = []` + "\n" + `while True: a.append(bytearray(1 << 20))'`,
-		"a child":   "sh -c \"python3 -c '" + hog + "'\"; exit $?",
+		"a child":   "(python3 -c '" + hog + "'; exit $?); exit $?",
 		"waited":    "python3 -c '" + hog + "' & wait $!",
 	} {
 		o := b.run(t, command)
@@ -98,8 +98,15 @@ func outOfMemory(t *testing.T, w *world) {
 		t.Errorf("state lost %v, and then %s", o.StateLost, kept.end())
 	}
 	if !b.perProcess() { // many together, and files in memory, count too
-		o = b.run(t, `for i in 1 2 3 4 5 6; do python3 -c 'x = b"x" * (60 << 20); import time; time.sleep(600)' & done; wait $!; wait`)
-		if o.Reason != "oom" && o.Reason != "timeout" {
+		o = b.run(t, `python3 -c '
+import os, signal, sys
+for i in range(8):
+  if os.fork() == 0:
+    x = b"x" * (60 << 20)
+    signal.pause()
+os.wait()
+os.killpg(0, 9)'`)
+		if o.Reason != "oom" {
 			t.Errorf("many together: %s", o.end())
 		}
 	}

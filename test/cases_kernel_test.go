@@ -78,7 +78,9 @@ func interruptKeepsState(t *testing.T, w *world) {
 		if o.Reason != "timeout" || o.ExitCode == 0 || o.Stdout != "begun\n" || o.StateLost {
 			t.Errorf("%s: %s, %q, state lost %v", code, o.end(), o.Stdout, o.StateLost)
 		}
-		wantWords(t, code, o.Stderr, "KeyboardInterrupt")
+		if !strings.Contains(code, "os.system") { // which takes the interrupt itself
+			wantWords(t, code, o.Stderr, "KeyboardInterrupt")
+		}
 		wantWords(t, code, o.text, "timeout", "1 s", "variables are kept")
 		b.code(t, "print(kept + 1)").want(t, "0 exit", "42\n")
 	}
@@ -93,7 +95,7 @@ func interruptKeepsState(t *testing.T, w *world) {
 	}
 	b.none(t, "sleep 603")
 	// Code that will not be interrupted is ended, which is said.
-	o = b.codeWith(t, "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass", stdio.Arguments{"timeout": 1})
+	o = b.codeWith(t, "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [2])\nwhile True: pass", stdio.Arguments{"timeout": 1})
 	if o.Reason != "timeout" || !o.StateLost || strings.Contains(o.text, "variables are kept") {
 		t.Errorf("deaf code: %s, state lost %v: %s", o.end(), o.StateLost, o.text)
 	}
@@ -153,7 +155,7 @@ func wheelIsInstalled(t *testing.T, w *world) {
 		b.run(t, "python3 -c 'import "+name+"; print("+name+".answer)'").want(t, "0 exit", "42\n")
 	}
 	// What needs the network says that there is none.
-	o = b.runWith(t, "pip install --retries 0 --timeout 2 abx-no-such-package", stdio.Arguments{"timeout": 100})
+	o = b.runWith(t, "pip install --retries 1 abx-no-such-package", stdio.Arguments{"timeout": 100})
 	if o.ExitCode == 0 {
 		t.Error("a package was installed from a network")
 	}
@@ -165,7 +167,7 @@ func hostileCode(t *testing.T, w *world) {
 	o := b.code(t, "input()")
 	o.wantEnd(t, "1 exit")
 	wantWords(t, "input()", o.Stderr, "EOFError")
-	wantWords(t, "input()", o.text, "there is none")
+	wantWords(t, "input()", o.text, "nothing to read")
 	o = b.code(t, "import os, sys\npid = os.fork()\nif pid == 0:\n    print('child', flush=True); os._exit(0)\n_ = os.waitpid(pid, 0)\nprint('parent')")
 	o.want(t, "0 exit", "child\nparent\n")
 	b.code(t, "import os\nif os.fork() == 0:\n    x = 'child'\nelse:\n    x = 'parent'; os.wait()").wantEnd(t, "0 exit") // the child goes to the end of the cell

@@ -81,7 +81,7 @@ func cutOutputIsKept(t *testing.T, w *world) {
 	if o.Truncated || len(o.Stdout) != head+tail || o.StdoutFile != "" {
 		t.Errorf("at the limit: truncated %v, %d bytes, file %q", o.Truncated, len(o.Stdout), o.StdoutFile)
 	}
-	const write = `seq 150000 | head -c 1000000`
+	const write = `seq 200000 | head -c 1000000`
 	want := seq(1_000_000)
 	for name, c := range map[string]struct {
 		o      func() outcome
@@ -92,7 +92,7 @@ func cutOutputIsKept(t *testing.T, w *world) {
 		"timeout": {func() outcome { return b.runWith(t, write+"; sleep 600", stdio.Arguments{"timeout": 2}) }, false},
 		"shell":   {func() outcome { return b.codeWith(t, write, stdio.Arguments{"language": "shell"}) }, false},
 		"python": {func() outcome {
-			return b.code(t, "import sys\nsys.stdout.write(''.join(f'{i}\\n' for i in range(1, 150001))[:1000000])\nNone")
+			return b.code(t, "import sys\nsys.stdout.write(''.join(f'{i}\\n' for i in range(1, 200001))[:1000000])\nNone")
 		}, false},
 	} {
 		o := c.o()
@@ -189,7 +189,7 @@ func terminalCodes(t *testing.T, w *world) {
 		{`  1%%\r 50%%\r100%%\ndone\n`, "100%\ndone\n"},
 		{`\033[2K\r[##  ]\033[2K\r[####]\n`, "[####]\n"},
 		{`\033]0;title\007text\n`, "text\n"},
-		{`\033]8;;http://x\033\\\\link\033]8;;\033\\\\\n`, "link\n"},
+		{`\033]8;;http://x\033\\link\033]8;;\033\\\n`, "link\n"},
 		{`a\r\nb\r\n`, "a\nb\n"},
 		{`abc\b\bX\n`, "aX\n"},
 		{`\033[?25lhidden cursor\033[?25h\n`, "hidden cursor\n"},

@@ -37,7 +37,7 @@ func TestCases(t *testing.T) {
 	w := &world{
 		plain: serve(t),
 		tight: serveWith(t, fmt.Sprintf("ABX_LIMIT_MEMORY=%d", tightMemory), fmt.Sprintf("ABX_LIMIT_DISK=%d", tightDisk),
-			fmt.Sprintf("ABX_LIMIT_PROCESSES=%d", tightProcesses)),
+			fmt.Sprintf("ABX_LIMIT_PROCESSES=%d", tightProcesses), "ABX_POOL_SIZE=0"),
 	}
 	for _, r := range slices.Concat(commandRows, endRows, outputRows, fileRows, kernelRows, lifeRows) {
 		t.Run(r.name, func(t *testing.T) {
@@ -143,7 +143,9 @@ func (b *box) args(args stdio.Arguments) stdio.Arguments {
 // tool calls a tool that must not fail.
 func (b *box) tool(t *testing.T, name string, args stdio.Arguments, out any) stdio.Result {
 	t.Helper()
-	res, err := b.c.Tool(t.Context(), name, b.args(args), out)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*guard) // calls have limits of their own
+	defer cancel()
+	res, err := b.c.Tool(ctx, name, b.args(args), out)
 	if err != nil {
 		t.Fatalf("%.200v: %v", args, err)
 	}
@@ -158,7 +160,9 @@ func (b *box) refused(t *testing.T, name string, args stdio.Arguments, words ...
 
 func refused(t *testing.T, c *stdio.Client, name string, args stdio.Arguments, words ...string) string {
 	t.Helper()
-	res, err := c.Tool(t.Context(), name, args, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), guard)
+	defer cancel()
+	res, err := c.Tool(ctx, name, args, nil)
 	switch {
 	case err == nil:
 		t.Errorf("%s(%.200v) was taken: %.300s", name, args, res.Text())
