@@ -84,6 +84,9 @@ func newServer(s control.Setup, files map[string][]*os.File, log *slog.Logger) (
 
 func tableOptions(s control.Setup, work []*os.File, log *slog.Logger) process.TableOptions {
 	o := process.TableOptions{Logger: log, NoCredential: s.Single, Reap: true}
+	if s.Single {
+		o.OpenFiles = uint64(s.OpenFiles)
+	}
 	switch {
 	case len(work) == 0:
 	case s.CgroupFD:

@@ -49,23 +49,47 @@ type Book struct {
 	Single bool
 }
 
-// Lookup finds a user by name or decimal uid.
+// first are the users that a sandbox begins with. They are there even when its
+// files are broken or no longer name them, so that it can be mended.
+var first = []Account{
+	{Name: UserName, UID: UserID, GID: UserID, Home: "/home/user", Shell: "/bin/sh"},
+	{Name: RootName, Home: "/root", Shell: "/bin/sh"},
+}
+
+// Lookup finds a user by name or decimal uid. UserName and RootName, by either,
+// are found even where the files have no entry for them that may be used.
 func (b Book) Lookup(name string) (Account, error) {
 	a, err := b.find(name)
-	if err != nil {
-		return Account{}, err
+	if err == nil {
+		err = b.allow(a, name)
 	}
+	if err != nil {
+		i := slices.IndexFunc(first, func(f Account) bool {
+			return name == f.Name || name == strconv.FormatUint(uint64(f.UID), 10)
+		})
+		if i < 0 {
+			return Account{}, err
+		}
+		a = first[i]
+		if err := b.allow(a, name); err != nil {
+			return Account{}, err
+		}
+	}
+	if !b.Single {
+		a.Groups = b.groups(a)
+	}
+	return a, nil
+}
+
+// allow refuses users that nobody may be.
+func (b Book) allow(a Account, name string) error {
 	if a.UID == AgentID || a.GID == AgentID {
-		return Account{}, fmt.Errorf("%w: %q is the sandbox agent's", ErrUnknown, name)
+		return fmt.Errorf("%w: %q is the sandbox agent's", ErrUnknown, name)
 	}
 	if b.Single && a.UID != UserID {
-		return Account{}, fmt.Errorf("%w: %q: this machine maps a single user id into sandboxes, so only %q exists; install newuidmap (Debian: uidmap) and give yourself a range in /etc/subuid to have root inside", ErrUnknown, name, UserName)
+		return fmt.Errorf("%w: %q: this machine maps a single user id into sandboxes, so only %q exists; install newuidmap (Debian: uidmap) and give yourself a range in /etc/subuid to have root inside", ErrUnknown, name, UserName)
 	}
-	if b.Single {
-		return a, nil
-	}
-	a.Groups, err = b.groups(a)
-	return a, err
+	return nil
 }
 
 func (b Book) find(name string) (Account, error) {
@@ -89,12 +113,13 @@ func (b Book) find(name string) (Account, error) {
 	return Account{}, fmt.Errorf("%w: %q", ErrUnknown, name)
 }
 
-func (b Book) groups(a Account) ([]uint32, error) {
+// groups finds the supplementary groups of a. They only add rights, so a file
+// that cannot be read gives none.
+func (b Book) groups(a Account) (gids []uint32) {
 	text, err := read(orDefault(b.Group, "/etc/group"))
 	if err != nil {
-		return nil, fmt.Errorf("groups of %q: %w", a.Name, err)
+		return nil
 	}
-	var gids []uint32
 	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan() && len(gids) < 32; {
 		p := strings.Split(s.Text(), ":")
 		if len(p) < 4 || !slices.Contains(strings.Split(p[3], ","), a.Name) {
@@ -104,7 +129,7 @@ func (b Book) groups(a Account) ([]uint32, error) {
 			gids = append(gids, uint32(gid))
 		}
 	}
-	return gids, nil
+	return gids
 }
 
 // maxBook bounds what is read of a file, in bytes.

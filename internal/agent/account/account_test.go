@@ -48,6 +48,67 @@ func TestLookup(t *testing.T) {
 	}
 }
 
+// Root inside, or with a single id the user, may break the files; the sandbox
+// goes on as the two users that it began with.
+func TestBrokenFiles(t *testing.T) {
+	user := Account{Name: "user", UID: 1000, GID: 1000, Home: "/home/user", Shell: "/bin/sh"}
+	root := Account{Name: "root", Home: "/root", Shell: "/bin/sh"}
+	const other = "other:x:1001:1001::/home/other:/bin/sh\n"
+	for name, tt := range map[string]struct {
+		passwd string
+		change func(*Book) error
+	}{
+		"missing":       {"", func(b *Book) error { return os.Remove(b.Passwd) }},
+		"a folder":      {"", func(b *Book) error { return errors.Join(os.Remove(b.Passwd), os.Mkdir(b.Passwd, 0o755)) }},
+		"a pipe":        {"", func(b *Book) error { return errors.Join(os.Remove(b.Passwd), syscall.Mkfifo(b.Passwd, 0o600)) }},
+		"a loop":        {"", func(b *Book) error { return errors.Join(os.Remove(b.Passwd), os.Symlink(b.Passwd, b.Passwd)) }},
+		"a device":      {"", func(b *Book) error { b.Passwd = "/dev/zero"; return nil }},
+		"empty":         {"", nil},
+		"others only":   {other, nil},
+		"no numbers":    {"user:x:many:1000::/home/user:/bin/sh\nroot:x:0:::/root:/bin/sh\n", nil},
+		"short":         {"user:x:1000\nroot\n", nil},
+		"the agent's":   {"user:x:990:1000::/:/bin/sh\nroot:x:0:990::/:/bin/sh\n", nil},
+		"a line of NUL": {strings.Repeat("\x00", 1<<17) + "\n" + "user:x:7:7::/:/bin/sh\n", nil},
+		"no group":      {"", func(b *Book) error { return os.Remove(b.Group) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := book(t, tt.passwd, "")
+			if tt.change != nil {
+				if err := tt.change(&b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for key, want := range map[string]Account{"user": user, "1000": user, "root": root, "0": root} {
+				got, err := b.Lookup(key)
+				if err != nil {
+					t.Errorf("%q: %v", key, err)
+				} else if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%q: %s", key, diff)
+				}
+			}
+			if a, err := b.Lookup("nobody"); err == nil {
+				t.Errorf("nobody: %v", a)
+			}
+			b.Single = true
+			if got, err := b.Lookup("user"); err != nil || !cmp.Equal(user, got) {
+				t.Errorf("with a single id: %v %v", got, err)
+			}
+			if _, err := b.Lookup("root"); !errors.Is(err, ErrUnknown) {
+				t.Errorf("root with a single id: %v", err)
+			}
+		})
+	}
+	b := book(t, "user:x:7:8::/home/u:/bin/zsh\n", "")
+	want := Account{Name: "user", UID: 7, GID: 8, Home: "/home/u", Shell: "/bin/zsh"}
+	if got, err := b.Lookup("user"); err != nil || !cmp.Equal(want, got) {
+		t.Errorf("an entry that is there: %v %v", got, err)
+	}
+	b.Single = true
+	if got, err := b.Lookup("user"); err != nil || !cmp.Equal(user, got) {
+		t.Errorf("an entry that one id cannot be: %v %v", got, err)
+	}
+}
+
 func TestSingle(t *testing.T) {
 	b := book(t, users, "")
 	b.Single = true
@@ -65,15 +126,15 @@ func TestHostileFiles(t *testing.T) {
 	if err := errors.Join(os.Remove(b.Passwd), syscall.Mkfifo(b.Passwd, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Lookup("user"); err == nil || !strings.Contains(err.Error(), "regular") {
+	if _, err := b.Lookup("other"); err == nil || !strings.Contains(err.Error(), "regular") {
 		t.Errorf("a pipe: %v", err)
 	}
 	b.Passwd = "/dev/zero"
-	if _, err := b.Lookup("user"); err == nil {
+	if _, err := b.Lookup("other"); err == nil {
 		t.Error("a device was read")
 	}
 	b.Passwd = filepath.Dir(b.Group)
-	if _, err := b.Lookup("user"); err == nil {
+	if _, err := b.Lookup("other"); err == nil {
 		t.Error("a folder was read")
 	}
 }

@@ -4,12 +4,11 @@ package filesystem
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/agent-sandbox/abx/internal/agent/account"
 )
 
 // notThere makes of a path that leads through a file one that does not exist:
@@ -21,19 +20,19 @@ func notThere(p string, err error) error {
 	return err
 }
 
-// makeDir makes the directory p and its parents for owner.
-func (s *Service) makeDir(p string, owner account.Account) error {
-	pl, err := s.tree.locate(p, route{follow: true, owner: &owner})
+// makeDir makes the directory p and its parents.
+func (t *tree) makeDir(p string) error {
+	pl, err := t.locate(p, route{follow: true, make: true})
 	if err != nil {
 		return err
 	}
 	defer pl.close()
-	err = s.tree.mkdir(pl.dir, pl.name, owner)
+	err = mkdir(pl.dir, pl.name)
 	if pl.name == "." {
 		err = unix.EEXIST
 	}
 	if !errors.Is(err, unix.EEXIST) {
-		return at(p, err)
+		return atEnd(p, pl.full(), err)
 	}
 	st, statErr := pl.lstat()
 	if statErr == nil && fileType(&st) != unix.S_IFDIR {
@@ -42,10 +41,10 @@ func (s *Service) makeDir(p string, owner account.Account) error {
 	return at(p, err)
 }
 
-// move renames from to to, whose parents are made for owner. Links are moved,
-// not what they point to.
-func (s *Service) move(from, to string, owner account.Account) error {
-	src, err := s.tree.locate(from, route{})
+// move renames from to to, whose parents are made. Links are moved, not what
+// they point to.
+func (t *tree) move(from, to string) error {
+	src, err := t.locate(from, route{})
 	if err != nil {
 		return notThere(from, err)
 	}
@@ -56,7 +55,7 @@ func (s *Service) move(from, to string, owner account.Account) error {
 	if err := movable(src, from); err != nil {
 		return err
 	}
-	dst, err := s.tree.locate(to, route{owner: &owner})
+	dst, err := t.locate(to, route{make: true})
 	if err != nil {
 		return err
 	}
@@ -66,6 +65,8 @@ func (s *Service) move(from, to string, owner account.Account) error {
 	}
 	err = unix.Renameat(src.fd, src.name, dst.fd, dst.name)
 	switch {
+	case errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM): // of either side
+		return &fault{kind: kindDenied, text: fmt.Sprintf("path %s to %s: %v", show(from), show(to), err), err: err}
 	case errors.Is(err, unix.EINVAL) && strings.HasPrefix(dst.full(), src.full()+"/"):
 		return faultf(kindInvalid, "path %s: a directory cannot be moved into itself (%s)", show(from), show(to))
 	case errors.Is(err, unix.ENOENT): // the parents of to are there: it is from that went

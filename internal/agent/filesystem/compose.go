@@ -61,11 +61,14 @@ func (s *Service) join(c composition, a account.Account) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	paths, ids, err := s.sources(c.Sources, a)
-	if err != nil {
-		return "", err
-	}
-	f, err := s.tree.openWrite(dst, a)
+	var paths []string
+	var ids map[fileID]bool
+	f, err := as(s, a, func() (f *opened, err error) {
+		if paths, ids, err = s.sources(c.Sources, a); err != nil {
+			return nil, err
+		}
+		return s.tree.openWrite(dst)
+	})
 	if err != nil {
 		return "", err
 	}
@@ -73,21 +76,27 @@ func (s *Service) join(c composition, a account.Account) (string, error) {
 	if _, ok := ids[fileID{f.stat.Dev, f.stat.Ino}]; ok {
 		return "", faultf(kindInvalid, "destination %s is one of the sources", show(dst))
 	}
-	body := &sourceReader{tree: s.tree, paths: paths, ids: ids}
+	body := &sourceReader{service: s, user: a, paths: paths, ids: ids}
 	defer body.close()
-	err = s.fill(f, dst, body, a)
+	err = s.fill(f, dst, body)
 	if body.err != nil {
 		err = body.err // says which source
 	}
 	if err != nil {
-		return "", f.undo(err)
+		return "", s.undo(f, a, err)
 	}
-	for _, p := range paths {
-		if err := s.tree.unlinkFile(p); err != nil {
-			return "", err
+	return dst, s.as(a, func() error {
+		for i, p := range paths {
+			err := s.tree.unlinkFile(p)
+			if err != nil && i == 0 && f.made { // nothing is lost yet
+				f.unmake()
+			}
+			if err != nil {
+				return err
+			}
 		}
-	}
-	return dst, nil
+		return nil
+	})
 }
 
 // sources looks at all of them before anything is changed.
@@ -134,12 +143,13 @@ func (t *tree) unlinkFile(p string) error {
 // A sourceReader reads files one after the other, one open at a time. A file
 // that grows is read as far as it was when it was opened.
 type sourceReader struct {
-	tree  *tree
-	paths []string
-	ids   map[fileID]bool // files looked at; another in their place is refused
-	cur   *opened
-	left  int64
-	err   error
+	service *Service
+	user    account.Account
+	paths   []string
+	ids     map[fileID]bool // files looked at; another in their place is refused
+	cur     *opened
+	left    int64
+	err     error
 }
 
 func (r *sourceReader) Read(b []byte) (int, error) {
@@ -172,7 +182,7 @@ func (r *sourceReader) Read(b []byte) (int, error) {
 }
 
 func (r *sourceReader) open(p string) error {
-	f, err := r.tree.openRead(p)
+	f, err := r.service.openRead(p, r.user)
 	if err != nil {
 		return err
 	}

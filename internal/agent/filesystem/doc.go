@@ -3,13 +3,19 @@
 // filesystem.Filesystem and the HTTP routes /files and /files/compose, as
 // E2B's envd serves them. It runs nothing and keeps no file of its own.
 //
-// It acts with the agent's rights, not the user's, and gives what it makes to
-// the user. All it meets is hostile to it: programs of the sandbox may swap any
-// name for another thing at any moment. So its one invariant: a path is walked
-// here, one directory descriptor after the other, never handed whole to the
-// kernel. On that walk no link of procfs is followed, no directory of the
-// agent's own process is entered, nothing is written to a kernel file system,
-// and nothing but a regular file is opened for its content; an open never waits.
+// It acts with the rights of the user a request is for, as a command of that
+// user would and no more: calls that name or open a file run on a thread that
+// has the user's ids and no capability (type rights), and the kernel decides.
+// What is made so is the user's; content is copied over the open descriptor,
+// outside. An operation that is denied is permission_denied, or status 403.
+//
+// All it meets is hostile to it: programs of the sandbox may swap any name for
+// another thing at any moment, and the agent's own process is among what there
+// is. So its one invariant: a path is walked here, one directory descriptor
+// after the other, never handed whole to the kernel. On that walk no link of
+// procfs is followed, no directory of the agent's own process is entered,
+// nothing is written to a kernel file system, and nothing but a regular file is
+// opened for its content; an open never waits.
 //
 // # Paths
 //
@@ -33,5 +39,6 @@
 // Move between file systems is refused instead of failing half way. A failed
 // upload leaves no new file behind. In a multipart file name %22, %0A and %0D
 // are decoded, as browsers and httpx write them. Remove never crosses a mount
-// point.
+// point. Files act with the rights of their user; envd acts as root and gives
+// what it writes to the user, files of others too.
 package filesystem

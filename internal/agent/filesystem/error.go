@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"github.com/agent-sandbox/abx/internal/agent/account"
 	"github.com/agent-sandbox/abx/internal/e2b"
 )
 
@@ -118,6 +120,37 @@ func at(p string, err error) error {
 		return &fault{kind: known.kind, text: "path " + show(p) + ": " + known.text, err: err}
 	}
 	return &fault{kind: kindInternal, text: "path " + show(p) + ": " + no.Error(), err: err}
+}
+
+// atEnd is at for a path whose links led to another, real, that err is about.
+func atEnd(p, real string, err error) error {
+	var f *fault
+	var no unix.Errno
+	if p == real || errors.As(err, &f) || !errors.As(err, &no) || !denied(no) {
+		return at(p, err)
+	}
+	return &fault{kind: kindDenied, text: "path " + show(p) + ", which leads to " + show(real) + ": " + errnos[no].text, err: err}
+}
+
+// denied reports whether the kernel refused for want of rights.
+func denied(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) }
+
+// refused completes the error of something that was done for a: what the
+// kernel denies, it denies to a user, and there is something to do about it.
+func (s *Service) refused(a account.Account, err error) error {
+	var f *fault
+	if !errors.As(err, &f) || f.kind != kindDenied || !denied(f) {
+		return err
+	}
+	next := "or make the request as root"
+	switch {
+	case a.UID == 0:
+		next = "or as the owner; root has no special rights in the sandbox"
+	case s.opts.Book.Single:
+		next = "or change the mode"
+	}
+	text := fmt.Sprintf("%s for user %s; use a path below %s, %s", f.text, show(a.Name), path.Join("/", a.Home), next)
+	return &fault{kind: f.kind, text: text, err: f.err}
 }
 
 func kindOf(err error) kind {

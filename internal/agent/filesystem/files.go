@@ -32,7 +32,7 @@ func (s *Service) serveFiles(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Method == http.MethodPost && r.Header.Get("Expect") == "" {
 		// Many clients see an answer only after they have sent all of the body.
-		io.CopyN(io.Discard, r.Body, maxDrain)
+		_, _ = io.CopyN(io.Discard, r.Body, maxDrain)
 	}
 	s.deny(w, err)
 }

@@ -30,6 +30,9 @@ const (
 type Options struct {
 	Book account.Book
 	// DefaultUser names the user of a request that names none. nil: account.UserName.
+	// A request acts with the rights of its user. Where Book is Single, or the
+	// process may not change its ids, these are the process's, without its
+	// capabilities.
 	DefaultUser func() string
 	// DefaultDir is the directory an empty path means. nil: the user's home.
 	DefaultDir func(account.Account) string
@@ -54,12 +57,16 @@ type Options struct {
 type Service struct {
 	opts Options
 	log  *slog.Logger
-	tree *tree
+	*rights
+	tree *tree // used within as only
 	hub  *hub
 	poll pollers
 }
 
-// New makes a Service. The caller ends it with Close.
+// New makes a Service. The calling thread must have the ids and capabilities
+// that all threads have from now on, and the process its final umask: files are
+// made with mode 0666, directories with 0755, less that. The caller ends the
+// Service with Close.
 func New(opts Options) *Service {
 	if opts.DefaultUser == nil {
 		opts.DefaultUser = func() string { return account.UserName }
@@ -79,13 +86,27 @@ func New(opts Options) *Service {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	t := newTree(opts.Root, !opts.Book.Single)
+	t, r := newTree(opts.Root), newRights(opts.Book.Single, opts.Logger)
 	return &Service{
-		opts: opts,
-		log:  opts.Logger,
-		tree: t,
-		hub:  newHub(t, opts),
+		opts:   opts,
+		log:    opts.Logger,
+		rights: r,
+		tree:   t,
+		hub:    newHub(t, r, opts),
 	}
+}
+
+// as returns what do does, done with the rights of a.
+func as[T any](s *Service, a account.Account, do func() (T, error)) (result T, err error) {
+	err = s.refused(a, s.rights.as(a, func() (err error) {
+		result, err = do()
+		return err
+	}))
+	return result, err
+}
+
+func (s *Service) as(a account.Account, do func() error) error {
+	return s.refused(a, s.rights.as(a, do))
 }
 
 // maxMessage bounds a request of the Connect service, in bytes.
@@ -139,4 +160,8 @@ func (s *Service) userOf(h http.Header) (account.Account, error) {
 // resolve turns the path of a request by a into an absolute one.
 func (s *Service) resolve(p string, a account.Account) (string, error) {
 	return resolve(p, a.Home, s.opts.DefaultDir(a))
+}
+
+func (s *Service) openRead(p string, a account.Account) (*opened, error) {
+	return as(s, a, func() (*opened, error) { return s.tree.openRead(p) })
 }

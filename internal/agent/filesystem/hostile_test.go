@@ -23,7 +23,7 @@ import (
 
 // newHostBench serves the real root, for what only procfs and /dev can show.
 func newHostBench(t *testing.T) *bench {
-	return newBench(t, func(o *Options) { o.Root = "/" })
+	return newBench1(t, func(o *Options) { o.Root = "/" })
 }
 
 // None of these may hang, and none may give content.
@@ -148,7 +148,7 @@ func TestKernelFilesAreNotChanged(t *testing.T) {
 }
 
 func TestRemoveKeepsMountPoints(t *testing.T) {
-	real := newTree("/", false)
+	real := newTree("/")
 	for _, p := range []string{"/proc", "/", "/sys", "/dev"} {
 		pl, err := real.locate(p, route{})
 		must(t, err)
@@ -162,7 +162,7 @@ func TestRemoveKeepsMountPoints(t *testing.T) {
 // Case 48: links stay in the tree.
 func TestLinksStayInside(t *testing.T) {
 	b := newBench(t)
-	outside := t.TempDir()
+	outside := b.tempDir(t)
 	write(t, filepath.Join(outside, "shadow"), "host secret")
 	must(t, os.MkdirAll(b.real("etc"), 0o755))
 	write(t, b.real("etc/shadow"), "inside")
@@ -206,12 +206,12 @@ func TestLinkLoops(t *testing.T) {
 // may be written or given away outside.
 func TestSwappedWhileInUse(t *testing.T) {
 	b := newBench(t)
-	outside := t.TempDir()
+	outside := b.tempDir(t)
 	victim := filepath.Join(outside, "f")
 	write(t, victim, "victim")
 	before, err := os.Lstat(outside)
 	must(t, err)
-	must(t, os.Mkdir(b.real("tmp/d"), 0o777))
+	asOwner(t, b.real("tmp"), func() error { return os.Mkdir(b.real("tmp/d"), 0o755) })
 	must(t, os.Symlink(outside, b.real("tmp/evil")))
 	must(t, syscall.Mkfifo(b.real("tmp/fifo"), 0o666))
 	d, err := os.Open(b.real("tmp/d")) // whatever name it has

@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/abx/internal/agent/account"
 )
 
 // A hub watches directories for all watchers by one inotify instance: the
@@ -20,6 +22,7 @@ import (
 // One goroutine reads it. What only that goroutine touches is in struct reader.
 type hub struct {
 	tree        *tree
+	rights      *rights
 	log         *slog.Logger
 	maxWatchers int
 	maxDirs     int
@@ -38,16 +41,18 @@ type hub struct {
 type watcher struct {
 	*queue
 	hub       *hub
-	root      string // within the tree, links resolved
+	user      account.Account // whose rights it looks with
+	root      string          // within the tree, links resolved
 	recursive bool
 	dirs      map[int32]struct{}     // what it watches; guarded by hub.mu
 	moving    map[uint32]moving      // by cookie; the reader's
 	fresh     map[int32]*freshlyRead // the reader's
 }
 
-func newHub(t *tree, opts Options) *hub {
+func newHub(t *tree, r *rights, opts Options) *hub {
 	return &hub{
 		tree:        t,
+		rights:      r,
 		log:         opts.Logger,
 		maxWatchers: opts.MaxWatchers,
 		maxDirs:     opts.MaxWatchedDirs,
@@ -65,10 +70,14 @@ const mask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE |
 
 var errClosed = faultf(kindGone, "the sandbox agent ends its watches")
 
-// open begins to watch the directory p, with those below it when recursive.
-// Changes from the return on are told.
-func (h *hub) open(p string, recursive, network bool) (*watcher, error) {
-	d, err := h.tree.openDir(p)
+// open begins to watch the directory p for a, with those below it when
+// recursive. Changes from the return on are told.
+func (h *hub) open(p string, a account.Account, recursive, network bool) (*watcher, error) {
+	var d *dir
+	err := h.rights.as(a, func() (err error) {
+		d, err = h.tree.openDir(p)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -77,21 +86,21 @@ func (h *hub) open(p string, recursive, network bool) (*watcher, error) {
 		return nil, faultf(kindInvalid, "path %s is on a network file system, where changes made elsewhere are not seen; set allow_network_mounts to watch it nevertheless", show(p))
 	}
 	w := &watcher{
-		queue: newQueue(h.maxQueued), hub: h, root: d.path, recursive: recursive,
+		queue: newQueue(h.maxQueued), hub: h, user: a, root: d.path, recursive: recursive,
 		dirs: map[int32]struct{}{}, moving: map[uint32]moving{}, fresh: map[int32]*freshlyRead{},
 	}
 	if err := h.admit(w); err != nil {
 		return nil, err
 	}
-	if _, _, err := h.subscribe(w, d, ""); err != nil {
+	err = h.rights.as(a, func() error {
+		if _, _, err := h.subscribe(w, d, ""); err != nil || !recursive {
+			return err
+		}
+		return h.grow(w, "", nil)
+	})
+	if err != nil {
 		w.close()
 		return nil, at(p, err)
-	}
-	if recursive {
-		if err := h.grow(w, "", nil); err != nil {
-			w.close()
-			return nil, at(p, err)
-		}
 	}
 	return w, nil
 }
@@ -141,7 +150,7 @@ func (h *hub) subscribe(w *watcher, d *dir, rel string) (wd int32, isNew bool, e
 	wd = int32(n)
 	if h.subs[wd] == nil {
 		if len(h.subs) >= h.maxDirs {
-			unix.InotifyRmWatch(h.fd, uint32(wd))
+			_, _ = unix.InotifyRmWatch(h.fd, uint32(wd)) // fails when the directory is gone
 			return 0, false, faultf(kindLimit, "%d directories are watched, the limit of this sandbox; watch a smaller directory", h.maxDirs)
 		}
 		h.subs[wd] = map[*watcher]string{}
@@ -158,7 +167,7 @@ func (h *hub) unsubscribe(w *watcher, wd int32) {
 	delete(h.subs[wd], w)
 	if len(h.subs[wd]) == 0 {
 		delete(h.subs, wd)
-		unix.InotifyRmWatch(h.fd, uint32(wd)) // fails when the directory is gone, and is then not needed
+		_, _ = unix.InotifyRmWatch(h.fd, uint32(wd)) // fails when the directory is gone, and is then not needed
 	}
 }
 
@@ -206,7 +215,8 @@ func (h *hub) eachBelow(w *watcher, rel string, do func(wd int32, tail string)) 
 
 // grow watches the directories below rel in w, and rel itself. found, when not
 // nil, is told what there is in directories that were not watched before.
-// Directories that vanish meanwhile are passed over.
+// Directories that vanish meanwhile, or that w's user may not read, are passed
+// over. It runs with the user's rights, as does all that opens directories.
 func (h *hub) grow(w *watcher, rel string, found func(wd int32, rel, name string)) error {
 	for todo := []string{rel}; len(todo) > 0; {
 		rel := todo[len(todo)-1]

@@ -21,8 +21,8 @@ const (
 )
 
 // kernelFS reports whether files of this type are a face of the kernel. Their
-// sizes mean nothing, and writing one is an order to the kernel, which the
-// agent must not give with its own rights.
+// sizes mean nothing, and writing one is an order to the kernel, which is for a
+// command to give, not for an upload.
 func kernelFS(magic int64) bool {
 	switch magic {
 	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC,

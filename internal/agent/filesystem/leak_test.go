@@ -16,9 +16,7 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 	b := newBench(t)
 	must(t, syscall.Mkfifo(b.real("tmp/fifo"), 0o666))
 	must(t, os.Symlink("loop", b.real("tmp/loop")))
-	user, err := b.user("")
-	must(t, err)
-	all := func() { useEverything(t, b.Service, user) }
+	all := func() { useEverything(t, b.Service, b.account(t)) }
 	all()
 	before := descriptors(t)
 	for range 20 {
@@ -49,17 +47,17 @@ func useEverything(t *testing.T, s *Service, user account.Account) {
 		files.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/files/compose", strings.NewReader(`{"source_paths":["/tmp/d/f","`+p+`"],"destination":"/tmp/all"}`)))
 		s.describer().stat(p)
 		s.listDir(t.Context(), p, 3, 0)
-		s.makeDir(p, user)
-		s.move(p, "/tmp/moved/x", user)
-		s.move("/tmp/moved/x", p, user)
-		if w, err := s.hub.open(p, true, false); err == nil {
+		s.tree.makeDir(p)
+		s.tree.move(p, "/tmp/moved/x")
+		s.tree.move("/tmp/moved/x", p)
+		if w, err := s.hub.open(p, user, true, false); err == nil {
 			w.close()
 		}
 	}
-	must(t, s.remove(t.Context(), "/tmp/d"))
-	must(t, s.remove(t.Context(), "/tmp/moved"))
-	must(t, s.remove(t.Context(), "/none"))
-	if err := s.remove(t.Context(), "/"); err == nil {
+	must(t, s.tree.remove(t.Context(), "/tmp/d"))
+	must(t, s.tree.remove(t.Context(), "/tmp/moved"))
+	must(t, s.tree.remove(t.Context(), "/none"))
+	if err := s.tree.remove(t.Context(), "/"); err == nil {
 		t.Error("the root was removed")
 	}
 }

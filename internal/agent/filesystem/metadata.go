@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/abx/internal/agent/account"
 )
 
 const (
@@ -55,14 +57,24 @@ func printable(s string) bool {
 // setMetadata makes m the whole metadata of the open file fd and returns what
 // the file system took. Not every one keeps attributes, and an upload is worth
 // more than its metadata, so there is no error.
-func setMetadata(fd int, m map[string]string) map[string]string {
-	list := func(b []byte) (int, error) { return unix.Flistxattr(fd, b) }
-	for _, key := range metadataKeys(list) {
+func (s *Service) setMetadata(fd int, m map[string]string, a account.Account) (kept map[string]string) {
+	old := metadataKeys(func(b []byte) (int, error) { return unix.Flistxattr(fd, b) })
+	if len(old) == 0 && len(m) == 0 {
+		return nil
+	}
+	_ = s.as(a, func() error {
+		kept = changeMetadata(fd, old, m)
+		return nil
+	})
+	return kept
+}
+
+func changeMetadata(fd int, old []string, m map[string]string) (kept map[string]string) {
+	for _, key := range old {
 		if _, keep := m[key]; !keep {
-			unix.Fremovexattr(fd, attribute+key)
+			_ = unix.Fremovexattr(fd, attribute+key) // as for those set below
 		}
 	}
-	var kept map[string]string
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		if err := unix.Fsetxattr(fd, attribute+key, []byte(m[key]), 0); err != nil {
 			continue

@@ -14,11 +14,14 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
+	"github.com/agent-sandbox/abx/internal/agent/account"
 	pb "github.com/agent-sandbox/abx/internal/e2b/filesystem"
 )
 
-// inside marks the run of the test binary within namespaces of its own.
+// inside marks the run of the test binary within namespaces of its own, where
+// it is what the agent is with a single id: uid 1000, with capabilities.
 const inside = "-test.run=^TestMounts$/^inside$"
 
 // TestMounts needs mounts, so it runs once more in a user and a mount namespace.
@@ -30,14 +33,16 @@ func TestMounts(t *testing.T) {
 			t.Run("read-only", testReadOnlyMount)
 			t.Run("move", testMoveAcrossMounts)
 			t.Run("own process", testProcessOne)
+			t.Run("capabilities", testNoCapabilities)
 		})
 		return
 	}
 	cmd := exec.Command("/proc/self/exe", inside, "-test.v")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: account.UserID, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: account.UserID, HostID: os.Getgid(), Size: 1}},
+		AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_KILL},
 	}
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EACCES) {
@@ -53,7 +58,7 @@ func TestMounts(t *testing.T) {
 // newMountBench is a bench whose /tmp is a tmpfs of 1 MiB. One id is mapped, so
 // nothing can be given away.
 func newMountBench(t *testing.T) *bench {
-	b := newBench1(t)
+	b := newBench1(t, func(o *Options) { o.Book.Single = true })
 	must(t, syscall.Mount("tmpfs", b.real("tmp"), "tmpfs", 0, "size=1m"))
 	t.Cleanup(func() { syscall.Unmount(b.real("tmp"), syscall.MNT_DETACH) })
 	return b
@@ -139,11 +144,34 @@ func testMoveAcrossMounts(t *testing.T) {
 	}
 }
 
+// What a file's mode denies its owner is denied, whatever the agent could do.
+func testNoCapabilities(t *testing.T) {
+	b := newBench1(t, func(o *Options) { o.Book.Single = true })
+	secret, closed := b.real("tmp/secret"), b.real("tmp/closed")
+	write(t, secret, "x")
+	must(t, os.Mkdir(closed, 0o755))
+	must(t, errors.Join(os.Chmod(secret, 0), os.Chmod(closed, 0)))
+	if _, err := os.ReadFile(secret); err != nil {
+		t.Fatalf("the test has no capabilities: %v", err)
+	}
+	resp, got := b.get(t, "/tmp/secret")
+	wantError(t, resp, got, http.StatusForbidden, `path "/tmp/secret": permission denied for user "user"; use a path below /home/user, or change the mode`)
+	resp, got = b.do(t, "POST", "/files?path=/tmp/secret", strings.NewReader("y"), "Content-Type", "application/octet-stream")
+	wantError(t, resp, got, http.StatusForbidden, "permission denied")
+	_, err := b.list(t.Context(), &pb.ListDirRequest{Path: "/tmp/closed"})
+	wantCode(t, err, connect.CodePermissionDenied)
+	_, err = b.mkdir(t, "/tmp/closed/d")
+	wantCode(t, err, connect.CodePermissionDenied)
+	if _, err := os.ReadFile(secret); err != nil {
+		t.Errorf("the agent lost its capabilities: %v", err)
+	}
+}
+
 // As in a sandbox, the agent is process 1 of its own procfs.
 func testProcessOne(t *testing.T) {
 	must(t, syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
 	must(t, syscall.Mount("proc", "/proc", "proc", 0, ""))
-	b := newBench1(t, func(o *Options) { o.Root = "/" })
+	b := newBench1(t, func(o *Options) { o.Root, o.Book.Single = "/", true })
 	for _, p := range []string{"/proc/1/environ", "/proc/1/mem", "/proc/self/environ", fmt.Sprintf("/proc/%d/environ", syscall.Gettid()), "/proc/1/root/etc/passwd"} {
 		resp, got := b.get(t, p)
 		wantError(t, resp, got, 403, "")

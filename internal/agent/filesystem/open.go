@@ -33,30 +33,30 @@ func (o *opened) Close() error {
 
 // openRead opens the regular file p, links followed, for reading.
 func (t *tree) openRead(p string) (*opened, error) {
-	return t.open(p, route{follow: true}, unix.O_RDONLY, nil)
+	return t.open(p, route{follow: true}, unix.O_RDONLY)
 }
 
 // openWrite opens the regular file p, links followed, for writing and leaves
-// its content alone. When it is missing, it is made with mode 0644, its
-// directories with it, and all that is made is given to owner.
-func (t *tree) openWrite(p string, owner account.Account) (*opened, error) {
-	return t.open(p, route{follow: true, owner: &owner}, unix.O_WRONLY, &owner)
+// its content alone. When it is missing, it is made with mode 0666, and its
+// directories with it with 0755, less the umask.
+func (t *tree) openWrite(p string) (*opened, error) {
+	return t.open(p, route{follow: true, make: true}, unix.O_WRONLY)
 }
 
-func (t *tree) open(p string, r route, flags int, owner *account.Account) (*opened, error) {
+func (t *tree) open(p string, r route, flags int) (*opened, error) {
 	for range maxRaces {
 		pl, err := t.locate(p, r)
 		if err != nil {
 			return nil, err
 		}
-		o, err := t.openAt(pl, flags, owner)
+		o, err := openAt(pl, flags)
 		if err == nil {
 			return o, nil
 		}
 		pl.close()
-		raced := errors.Is(err, unix.ELOOP) || owner != nil && (errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT))
+		raced := errors.Is(err, unix.ELOOP) || r.make && (errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT))
 		if !raced {
-			return nil, at(p, err)
+			return nil, atEnd(p, pl.full(), err)
 		}
 	}
 	return nil, racing(p)
@@ -67,15 +67,16 @@ func racing(p string) error {
 	return faultf(kindBusy, "path %s keeps changing; try again when it does not", show(p))
 }
 
-// openAt opens what is at pl, or makes it when owner is set. ELOOP, EEXIST
-// and, when owner is set, ENOENT mean that it changed since it was located.
-func (t *tree) openAt(pl *place, flags int, owner *account.Account) (*opened, error) {
+// openAt opens what is at pl, or makes it when it is to be written. ELOOP,
+// EEXIST and, then, ENOENT mean that it changed since it was located.
+func openAt(pl *place, flags int) (*opened, error) {
+	write := flags == unix.O_WRONLY
 	st, err := pl.lstat()
-	made := errors.Is(err, unix.ENOENT) && owner != nil
+	made := errors.Is(err, unix.ENOENT) && write
 	if err != nil && !made {
 		return nil, err
 	}
-	if owner != nil && kernelFS(pl.magic) {
+	if write && kernelFS(pl.magic) {
 		return nil, readOnlyKernel(pl.full())
 	}
 	if made {
@@ -84,21 +85,14 @@ func (t *tree) openAt(pl *place, flags int, owner *account.Account) (*opened, er
 		return nil, err
 	}
 	// O_NONBLOCK: neither a FIFO put here just now nor a lease may hold us up.
-	fd, err := openat(pl.fd, pl.name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0o644)
+	fd, err := openat(pl.fd, pl.name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0o666)
 	if err != nil {
 		return nil, err
 	}
 	o := &opened{fd: fd, at: pl, made: made}
-	if err := o.check(fd, owner != nil); err != nil {
+	if err := o.check(fd, write); err != nil {
 		unix.Close(fd)
 		return nil, err
-	}
-	if made {
-		if err := t.adopt(fd, 0o644, *owner); err != nil {
-			unix.Close(fd)
-			unix.Unlinkat(pl.fd, pl.name, 0)
-			return nil, err
-		}
 	}
 	if !o.kernel {
 		if err := unix.SetNonblock(fd, false); err != nil {
@@ -152,12 +146,19 @@ func regular(p string, st *unix.Stat_t) error {
 	return faultf(kindInvalid, "path %s is %s, not a regular file; read or write it with a command in the sandbox", show(p), what)
 }
 
-// A rawReader reads a descriptor to its end and never waits: where the kernel
-// has nothing to give now, it ends.
-type rawReader struct{ fd int }
+// A rawReader reads a file of the kernel to its end and never waits: where the
+// kernel has nothing to give now, it ends. What procfs shows of a process may
+// depend on who reads, not only on who opened.
+type rawReader struct {
+	*Service
+	user account.Account
+	fd   int
+}
 
 func (r rawReader) Read(b []byte) (int, error) {
-	n, err := again(func() (int, error) { return unix.Read(r.fd, b) })
+	n, err := as(r.Service, r.user, func() (int, error) {
+		return again(func() (int, error) { return unix.Read(r.fd, b) })
+	})
 	switch {
 	case errors.Is(err, unix.EAGAIN), err == nil && n == 0 && len(b) > 0:
 		return 0, io.EOF

@@ -10,6 +10,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/agent-sandbox/abx/internal/agent/account"
 )
 
 // download answers GET and HEAD /files. Once it has begun to answer it returns
@@ -26,7 +28,7 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f, err := s.tree.openRead(p)
+	f, err := s.openRead(p, a)
 	if err != nil {
 		return err
 	}
@@ -41,9 +43,9 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request) error {
 	case coding == codingGzip || coding == codingPreferGzip && f.stat.Size > 0 && !partial(r):
 		h.Set("Content-Encoding", "gzip")
 		h.Set("Last-Modified", modified(f).UTC().Format(http.TimeFormat))
-		s.sendGzip(w, r, f)
+		s.sendGzip(w, r, s.source(f, a))
 	case f.kernel:
-		s.send(w, r, rawReader{f.fd}) // its size is not known, so it goes in chunks
+		s.send(w, r, s.source(f, a)) // its size is not known, so it goes in chunks
 	default:
 		if f.stat.Size == 0 {
 			h.Set("Content-Length", "0") // E2B's JavaScript SDK looks for it
@@ -79,14 +81,19 @@ func (s *Service) send(w http.ResponseWriter, r *http.Request, src io.Reader) {
 	}
 }
 
-func (s *Service) sendGzip(w http.ResponseWriter, r *http.Request, f *opened) {
+// source reads all of f: as far as it was when opened, since a file that grows
+// must come to an end.
+func (s *Service) source(f *opened, a account.Account) io.Reader {
+	if f.kernel {
+		return rawReader{s, a, f.fd}
+	}
+	return io.LimitReader(f.File, f.stat.Size)
+}
+
+func (s *Service) sendGzip(w http.ResponseWriter, r *http.Request, src io.Reader) {
 	w.WriteHeader(http.StatusOK)
 	if r.Method == http.MethodHead {
 		return
-	}
-	src := io.LimitReader(f.File, f.stat.Size) // a file that grows must come to an end
-	if f.kernel {
-		src = rawReader{f.fd}
 	}
 	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err == nil {

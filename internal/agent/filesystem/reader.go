@@ -24,6 +24,8 @@ type reader struct {
 	bytes uint64 // handled so far
 	rest  int    // read and not handled yet
 	batch uint64 // which read it is
+	// spoiled: the thread has a user's rights and cannot get rid of them.
+	spoiled bool
 }
 
 // moving is a directory that left its name; its new one may follow.
@@ -49,7 +51,16 @@ const (
 
 // run ends when the file is closed, and then closes done.
 func (r *reader) run(done chan<- struct{}) {
-	defer close(done)
+	if r.read() {
+		go r.run(done) // on another thread; this one ends
+		return
+	}
+	close(done)
+}
+
+// read handles events until the file is closed or the thread is spoiled.
+func (r *reader) read() (spoiled bool) {
+	r.spoiled = false
 	buf := make([]byte, eventBuffer)
 	for {
 		n, err := r.file.Read(buf)
@@ -57,18 +68,28 @@ func (r *reader) run(done chan<- struct{}) {
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 		case errors.Is(err, os.ErrClosed):
-			return
+			return false
 		case err != nil:
 			r.log.Error("watches end", slog.Any("error", err))
 			for _, w := range r.all() {
 				w.finish(at(w.root, err))
 			}
-			return
+			return false
 		default:
 			r.handle(buf[:n])
 		}
 		r.settle()
+		if r.spoiled {
+			return true
+		}
 	}
+}
+
+// growAs is grow with the rights of w's user.
+func (r *reader) growAs(w *watcher, rel string, found func(wd int32, rel, name string)) error {
+	spoiled, err := r.rights.try(w.user, func() error { return r.grow(w, rel, found) })
+	r.spoiled = r.spoiled || spoiled
+	return err
 }
 
 // settle gives up moves whose second half did not come, and forgets what was
@@ -142,7 +163,7 @@ func (r *reader) overflow() {
 		if !w.recursive {
 			continue
 		}
-		if err := r.grow(w, "", nil); err != nil {
+		if err := r.growAs(w, "", nil); err != nil {
 			r.log.Warn("directories stay unwatched", slog.String("root", w.root), slog.Any("error", err))
 		}
 	}
@@ -230,7 +251,7 @@ func (r *reader) movedAway(w *watcher, rel string, cookie uint32, arrival bool) 
 // added watches a directory that appeared below a recursive watch, and tells
 // what was made in it before it was watched.
 func (r *reader) added(w *watcher, rel string) {
-	err := r.grow(w, rel, func(wd int32, rel, name string) {
+	err := r.growAs(w, rel, func(wd int32, rel, name string) {
 		w.push(event{path.Join(rel, name), pb.EventType_EVENT_TYPE_CREATE})
 		f := w.fresh[wd]
 		if f == nil {

@@ -21,8 +21,8 @@ var kept = []string{"/", "/dev", "/proc", "/sys"}
 // remove removes p and all below it; links are removed, not followed. It
 // refuses before any change when a mount point is at or below p: behind it may
 // be a directory of the host.
-func (s *Service) remove(ctx context.Context, p string) error {
-	pl, err := s.tree.locate(p, route{})
+func (t *tree) remove(ctx context.Context, p string) error {
+	pl, err := t.locate(p, route{})
 	if missing(err) {
 		return nil
 	}
@@ -37,7 +37,7 @@ func (s *Service) remove(ctx context.Context, p string) error {
 	if err != nil {
 		return at(p, err)
 	}
-	if err := s.tree.removable(pl, p); err != nil {
+	if err := t.removable(pl, p); err != nil {
 		return err
 	}
 	if fileType(&st) != unix.S_IFDIR {
@@ -46,7 +46,7 @@ func (s *Service) remove(ctx context.Context, p string) error {
 			return at(p, err)
 		}
 	}
-	r := &remover{tree: s.tree, cur: pl.dir}
+	r := &remover{tree: t, cur: pl.dir}
 	err = r.run(ctx, pl.name)
 	r.end(pl.dir)
 	return at(p, err)

@@ -28,11 +28,11 @@ func (s rpc) target(h http.Header, p string) (account.Account, string, error) {
 
 // Stat describes a path; a link as the link, with type and mode of its target.
 func (s rpc) Stat(_ context.Context, r *connect.Request[pb.StatRequest]) (*connect.Response[pb.StatResponse], error) {
-	_, p, err := s.target(r.Header(), r.Msg.Path)
+	a, p, err := s.target(r.Header(), r.Msg.Path)
 	if err != nil {
 		return nil, s.wire(err)
 	}
-	info, err := s.describer().stat(p)
+	info, err := as(s.Service, a, func() (*pb.EntryInfo, error) { return s.describer().stat(p) })
 	if err != nil {
 		return nil, s.wire(notThere(p, err))
 	}
@@ -42,13 +42,15 @@ func (s rpc) Stat(_ context.Context, r *connect.Request[pb.StatRequest]) (*conne
 // MakeDir makes a directory and its parents.
 func (s rpc) MakeDir(_ context.Context, r *connect.Request[pb.MakeDirRequest]) (*connect.Response[pb.MakeDirResponse], error) {
 	a, p, err := s.target(r.Header(), r.Msg.Path)
-	if err == nil {
-		err = s.makeDir(p, a)
-	}
 	if err != nil {
 		return nil, s.wire(err)
 	}
-	info, err := s.describer().stat(p)
+	info, err := as(s.Service, a, func() (*pb.EntryInfo, error) {
+		if err := s.tree.makeDir(p); err != nil {
+			return nil, err
+		}
+		return s.describer().stat(p)
+	})
 	if err != nil {
 		return nil, s.wire(err)
 	}
@@ -62,13 +64,15 @@ func (s rpc) Move(_ context.Context, r *connect.Request[pb.MoveRequest]) (*conne
 		return nil, s.wire(err)
 	}
 	to, err := s.resolve(r.Msg.Destination, a)
-	if err == nil {
-		err = s.move(from, to, a)
-	}
 	if err != nil {
 		return nil, s.wire(err)
 	}
-	info, err := s.describer().stat(to)
+	info, err := as(s.Service, a, func() (*pb.EntryInfo, error) {
+		if err := s.tree.move(from, to); err != nil {
+			return nil, err
+		}
+		return s.describer().stat(to)
+	})
 	if err != nil {
 		return nil, s.wire(err)
 	}
@@ -77,12 +81,13 @@ func (s rpc) Move(_ context.Context, r *connect.Request[pb.MoveRequest]) (*conne
 
 // ListDir lists a directory.
 func (s rpc) ListDir(ctx context.Context, r *connect.Request[pb.ListDirRequest]) (*connect.Response[pb.ListDirResponse], error) {
-	_, p, err := s.target(r.Header(), r.Msg.Path)
+	a, p, err := s.target(r.Header(), r.Msg.Path)
 	if err != nil {
 		return nil, s.wire(err)
 	}
 	depth := int(min(max(r.Msg.Depth, 1), math.MaxInt32))
-	l, err := s.listDir(ctx, p, depth, int(min(r.Msg.AbxLimit, math.MaxInt32)))
+	limit := int(min(r.Msg.AbxLimit, math.MaxInt32))
+	l, err := as(s.Service, a, func() (*listing, error) { return s.listDir(ctx, p, depth, limit) })
 	if err != nil {
 		return nil, s.wire(err)
 	}
@@ -95,9 +100,9 @@ func (s rpc) ListDir(ctx context.Context, r *connect.Request[pb.ListDirRequest])
 
 // Remove removes a path and all below it. A missing path is success.
 func (s rpc) Remove(ctx context.Context, r *connect.Request[pb.RemoveRequest]) (*connect.Response[pb.RemoveResponse], error) {
-	_, p, err := s.target(r.Header(), r.Msg.Path)
+	a, p, err := s.target(r.Header(), r.Msg.Path)
 	if err == nil {
-		err = s.remove(ctx, p)
+		err = s.as(a, func() error { return s.tree.remove(ctx, p) })
 	}
 	if err != nil {
 		return nil, s.wire(err)

@@ -8,12 +8,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -24,6 +26,12 @@ import (
 	pb "github.com/agent-sandbox/abx/internal/e2b/filesystem"
 	"github.com/agent-sandbox/abx/internal/e2b/filesystem/filesystemconnect"
 )
+
+// TestMain gives the process the umask that it has in a sandbox.
+func TestMain(m *testing.M) {
+	syscall.Umask(0o022)
+	os.Exit(m.Run())
+}
 
 // A bench is a Service on a tree of its own, served over HTTP.
 type bench struct {
@@ -53,11 +61,11 @@ func newBench1(t *testing.T, change ...func(*Options)) *bench {
 
 func newBenchFor(t *testing.T, id int, change ...func(*Options)) *bench {
 	t.Helper()
-	b := &bench{root: t.TempDir(), uid: id, gid: id}
-	etc := t.TempDir()
+	b := &bench{root: tempDir(t), uid: id, gid: id}
+	etc := tempDir(t)
 	write(t, filepath.Join(etc, "passwd"), fmt.Sprintf("root:x:0:0::/root:/bin/sh\nuser:x:%d:%d::/home/user:/bin/sh\n", b.uid, b.gid))
 	write(t, filepath.Join(etc, "group"), fmt.Sprintf("root:x:0:\nuser:x:%d:\n", b.gid))
-	for _, d := range []string{"home/user", "tmp"} {
+	for _, d := range []string{"", "home", "home/user", "tmp"} {
 		p := filepath.Join(b.root, d)
 		must(t, os.MkdirAll(p, 0o755))
 		if os.Geteuid() == 0 {
@@ -88,6 +96,13 @@ func newBenchFor(t *testing.T, id int, change ...func(*Options)) *bench {
 	return b
 }
 
+func (b *bench) account(t *testing.T) account.Account {
+	t.Helper()
+	a, err := b.user("")
+	must(t, err)
+	return a
+}
+
 // real is where p of the tree is outside.
 func (b *bench) real(p string) string { return filepath.Join(b.root, p) }
 
@@ -98,9 +113,42 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// tempDir is a temporary directory that every user can come to.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(dir), 0o755))
+	return dir
+}
+
+// tempDir is a temporary directory outside the tree that rights would not keep
+// the user from.
+func (b *bench) tempDir(t *testing.T) string {
+	t.Helper()
+	dir := tempDir(t)
+	if os.Geteuid() == 0 {
+		must(t, os.Chown(dir, b.uid, b.gid))
+	}
+	return dir
+}
+
+// write writes a file, as the one would whose directory it is in.
 func write(t *testing.T, p, content string) {
 	t.Helper()
-	must(t, os.WriteFile(p, []byte(content), 0o644))
+	asOwner(t, filepath.Dir(p), func() error { return os.WriteFile(p, []byte(content), 0o644) })
+}
+
+// asOwner runs do as the owner of dir, where the test can.
+func asOwner(t *testing.T, dir string, do func() error) {
+	t.Helper()
+	st, err := os.Stat(dir)
+	must(t, err)
+	sys := st.Sys().(*syscall.Stat_t)
+	if os.Geteuid() != 0 || sys.Uid == 0 {
+		must(t, do())
+		return
+	}
+	must(t, newRights(false, slog.Default()).as(account.Account{UID: sys.Uid, GID: sys.Gid}, do))
 }
 
 func read(t *testing.T, p string) string {

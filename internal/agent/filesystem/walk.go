@@ -10,20 +10,16 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/agent-sandbox/abx/internal/agent/account"
 )
 
-// A tree is the file system that paths are looked up in.
+// A tree is the file system that paths are looked up in. Its methods act with
+// the rights of the thread that they run on.
 type tree struct {
 	root string // the directory that "/" means
 	self int    // the agent's process id
-	give bool   // what is made is given to the user
 }
 
-func newTree(root string, give bool) *tree {
-	return &tree{root: root, self: os.Getpid(), give: give}
-}
+func newTree(root string) *tree { return &tree{root: root, self: os.Getpid()} }
 
 // A dir is a directory held open with O_PATH. Who gets one closes it.
 type dir struct {
@@ -31,6 +27,7 @@ type dir struct {
 	path     string // within the tree, links resolved
 	dev, ino uint64
 	magic    int64 // type of its file system
+	shared   bool  // anyone may make names here, and each removes its own only
 }
 
 func (d *dir) close() { unix.Close(d.fd) }
@@ -61,9 +58,8 @@ type route struct {
 	// follow resolves the last name too when it is a symbolic link, also one
 	// that leads to nothing yet.
 	follow bool
-	// owner, when set, is given the directories before the last name that are
-	// missing; they are made with mode 0755.
-	owner *account.Account
+	// make makes the directories before the last name that are missing.
+	make bool
 }
 
 // maxLinks is the kernel's own bound for one path.
@@ -118,6 +114,7 @@ func (d *dir) fill(parent *dir) error {
 		return unix.ENOTDIR
 	}
 	d.dev, d.ino = st.Dev, st.Ino
+	d.shared = st.Mode&unix.S_ISVTX != 0 && st.Mode&unix.S_IWOTH != 0
 	if parent != nil && parent.dev == d.dev {
 		d.magic = parent.magic
 		return nil
@@ -197,7 +194,26 @@ func (w *walk) last(name string) (done bool, err error) {
 	if err != nil || fileType(&st) != unix.S_IFLNK {
 		return err == nil, err
 	}
+	if err := w.cur.follows(name); err != nil {
+		return false, err
+	}
 	return false, w.link(name)
+}
+
+// follows asks the kernel whether it would follow the link name at the end of
+// a path: with fs.protected_symlinks, not everyone's in a directory as /tmp.
+func (d *dir) follows(name string) error {
+	if !d.shared {
+		return nil
+	}
+	fd, err := openat(d.fd, name, unix.O_PATH, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	if errors.Is(err, unix.EACCES) { // other errors are the target's
+		return err
+	}
+	return nil
 }
 
 func (w *walk) stat(name string) (unix.Stat_t, error) { return lstatAt(w.cur.fd, name) }
@@ -207,8 +223,8 @@ func (w *walk) down(name string) error {
 	// A name may change between two looks at it; each pass takes it as it is then.
 	for range maxLinks {
 		st, err := w.stat(name)
-		if errors.Is(err, unix.ENOENT) && w.owner != nil {
-			if err := w.mkdir(w.cur, name, *w.owner); err != nil && !errors.Is(err, unix.EEXIST) {
+		if errors.Is(err, unix.ENOENT) && w.make {
+			if err := mkdir(w.cur, name); err != nil && !errors.Is(err, unix.EEXIST) {
 				return err
 			}
 			continue
@@ -284,44 +300,10 @@ func (w *walk) link(name string) error {
 	return nil
 }
 
-// mkdir makes the directory name in d and gives it to owner.
-func (t *tree) mkdir(d *dir, name string, owner account.Account) error {
+// mkdir makes the directory name in d.
+func mkdir(d *dir, name string) error {
 	if kernelFS(d.magic) {
 		return readOnlyKernel(path.Join(d.path, name))
 	}
-	if err := unix.Mkdirat(d.fd, name, 0o755); err != nil {
-		return err
-	}
-	fd, err := openat(d.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return t.adopt(fd, 0o755, owner)
-}
-
-// adopt sets mode and owner of the just made file or directory fd. A program
-// may have put another thing in its place before it was opened; what the agent
-// does not own is left alone.
-func (t *tree) adopt(fd int, mode uint32, owner account.Account) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if int(st.Uid) != os.Geteuid() {
-		return nil
-	}
-	if st.Mode&0o777 != mode { // the agent's umask
-		if err := unix.Fchmod(fd, mode); err != nil {
-			return err
-		}
-	}
-	return t.chown(fd, &st, owner)
-}
-
-func (t *tree) chown(fd int, st *unix.Stat_t, owner account.Account) error {
-	if !t.give || st.Uid == owner.UID && st.Gid == owner.GID {
-		return nil
-	}
-	return unix.Fchown(fd, int(owner.UID), int(owner.GID))
+	return unix.Mkdirat(d.fd, name, 0o755)
 }

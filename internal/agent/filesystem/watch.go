@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/agent-sandbox/abx/internal/agent/account"
 	"github.com/agent-sandbox/abx/internal/e2b"
 	pb "github.com/agent-sandbox/abx/internal/e2b/filesystem"
 )
@@ -29,11 +30,11 @@ const (
 // WatchDir streams the changes in a directory until the client goes, the
 // directory does, or the service closes.
 func (s rpc) WatchDir(ctx context.Context, r *connect.Request[pb.WatchDirRequest], stream *connect.ServerStream[pb.WatchDirResponse]) error {
-	_, p, err := s.target(r.Header(), r.Msg.Path)
+	a, p, err := s.target(r.Header(), r.Msg.Path)
 	if err != nil {
 		return s.wire(err)
 	}
-	w, err := s.watch(p, r.Msg)
+	w, err := s.watch(p, a, r.Msg)
 	if err != nil {
 		return s.wire(err)
 	}
@@ -56,7 +57,7 @@ func (s rpc) WatchDir(ctx context.Context, r *connect.Request[pb.WatchDirRequest
 			}
 		case <-w.wake:
 			events, end := w.take()
-			for _, e := range s.tell(events, p, r.Msg.IncludeEntry) {
+			for _, e := range s.tell(w, events, p, r.Msg.IncludeEntry) {
 				if err := stream.Send(&pb.WatchDirResponse{Event: &pb.WatchDirResponse_Filesystem{Filesystem: e}}); err != nil {
 					return err
 				}
@@ -85,21 +86,33 @@ type watching interface {
 }
 
 // watch opens a watcher on p, giving up idle polled ones when there are too many.
-func (s *Service) watch(p string, o watching) (*watcher, error) {
-	w, err := s.hub.open(p, o.GetRecursive(), o.GetAllowNetworkMounts())
+func (s *Service) watch(p string, a account.Account, o watching) (*watcher, error) {
+	w, err := s.hub.open(p, a, o.GetRecursive(), o.GetAllowNetworkMounts())
 	if kindOf(err) == kindLimit && s.poll.expire(time.Now().Add(-idlePoll)) {
-		return s.hub.open(p, o.GetRecursive(), o.GetAllowNetworkMounts())
+		w, err = s.hub.open(p, a, o.GetRecursive(), o.GetAllowNetworkMounts())
 	}
-	return w, err
+	return w, s.refused(a, err)
 }
 
-// tell builds the events for a client who watches p.
-func (s *Service) tell(events []event, p string, withEntry bool) []*pb.FilesystemEvent {
-	d := s.describer()
+// tell builds the events for a client who watches p by w.
+func (s *Service) tell(w *watcher, events []event, p string, withEntry bool) []*pb.FilesystemEvent {
 	told := make([]*pb.FilesystemEvent, len(events))
 	for i, e := range events {
 		told[i] = &pb.FilesystemEvent{Name: valid(e.name), Type: e.kind}
-		if !withEntry || e == lostEvents {
+	}
+	if withEntry && len(events) > 0 {
+		_ = s.as(w.user, func() error { // an event without its entry is told nevertheless
+			s.addEntries(told, events, p)
+			return nil
+		})
+	}
+	return told
+}
+
+func (s *Service) addEntries(told []*pb.FilesystemEvent, events []event, p string) {
+	d := s.describer()
+	for i, e := range events {
+		if e == lostEvents {
 			continue
 		}
 		switch e.kind {
@@ -109,7 +122,6 @@ func (s *Service) tell(events []event, p string, withEntry bool) []*pb.Filesyste
 			}
 		}
 	}
-	return told
 }
 
 // pollers are the watchers whose clients come and ask. The zero value has none.
@@ -175,11 +187,11 @@ func (p *pollers) expire(then time.Time) bool {
 
 // CreateWatcher begins a watch whose events the client fetches.
 func (s rpc) CreateWatcher(_ context.Context, r *connect.Request[pb.CreateWatcherRequest]) (*connect.Response[pb.CreateWatcherResponse], error) {
-	_, p, err := s.target(r.Header(), r.Msg.Path)
+	a, p, err := s.target(r.Header(), r.Msg.Path)
 	if err != nil {
 		return nil, s.wire(err)
 	}
-	w, err := s.watch(p, r.Msg)
+	w, err := s.watch(p, a, r.Msg)
 	if err != nil {
 		return nil, s.wire(err)
 	}
@@ -199,7 +211,7 @@ func (s rpc) GetWatcherEvents(_ context.Context, r *connect.Request[pb.GetWatche
 		s.poll.remove(r.Msg.WatcherId)
 		return nil, s.wire(end)
 	}
-	return connect.NewResponse(&pb.GetWatcherEventsResponse{Events: s.tell(events, w.path, w.withEntry)}), nil
+	return connect.NewResponse(&pb.GetWatcherEventsResponse{Events: s.tell(w.watcher, events, w.path, w.withEntry)}), nil
 }
 
 // RemoveWatcher ends such a watch.

@@ -228,7 +228,7 @@ func TestWatchOverflowIsTold(t *testing.T) {
 func (b *bench) settled(t *testing.T) {
 	t.Helper()
 	dir := "/" + rel(t, b.root, mkdirTemp(t, b.root))
-	w, err := b.hub.open(dir, false, false)
+	w, err := b.hub.open(dir, b.account(t), false, false)
 	must(t, err)
 	defer w.close()
 	write(t, b.real(dir+"/mark"), "")
@@ -241,8 +241,11 @@ func (b *bench) settled(t *testing.T) {
 
 func mkdirTemp(t *testing.T, dir string) string {
 	t.Helper()
-	p, err := os.MkdirTemp(dir, "settled")
-	must(t, err)
+	var p string
+	asOwner(t, dir, func() (err error) {
+		p, err = os.MkdirTemp(dir, "settled")
+		return err
+	})
 	return p
 }
 

@@ -136,7 +136,7 @@ func (u *upload) write(p string, body io.Reader) error {
 	if err != nil {
 		return err
 	}
-	f, err := u.tree.openWrite(p, u.user)
+	f, err := as(u.Service, u.user, func() (*opened, error) { return u.tree.openWrite(p) })
 	if err != nil {
 		return err
 	}
@@ -146,16 +146,16 @@ func (u *upload) write(p string, body io.Reader) error {
 	}
 	u.written[f.at.full()] = true
 	if err := u.room(f, p); err != nil {
-		return f.undo(err)
+		return u.undo(f, u.user, err)
 	}
-	if err := u.fill(f, p, body, u.user); err != nil {
-		return f.undo(err)
+	if err := u.fill(f, p, body); err != nil {
+		return u.undo(f, u.user, err)
 	}
 	u.done = append(u.done, e2b.FileInfo{
 		Path:     valid(p),
 		Name:     valid(path.Base(p)),
 		Type:     "file",
-		Metadata: setMetadata(f.fd, u.metadata),
+		Metadata: u.setMetadata(f.fd, u.metadata, u.user),
 	})
 	return nil
 }
@@ -179,13 +179,8 @@ func tooLarge(p string, limit int64) error {
 	return faultf(kindTooLarge, "path %s: the file is larger than the limit of %d bytes", show(p), limit)
 }
 
-// fill replaces the content of f by body and gives f to owner.
-func (s *Service) fill(f *opened, p string, body io.Reader, owner account.Account) error {
-	if !f.made {
-		if err := s.tree.chown(f.fd, &f.stat, owner); err != nil && !errors.Is(err, unix.EPERM) {
-			return at(p, err) // EPERM: on a mount whose owners are not ours to change
-		}
-	}
+// fill replaces the content of f by body.
+func (s *Service) fill(f *opened, p string, body io.Reader) error {
 	if err := unix.Ftruncate(f.fd, 0); err != nil {
 		return at(p, err)
 	}
@@ -229,12 +224,20 @@ func bodyFault(err error) error {
 
 // undo takes a file away that could not be written, when it was made for this,
 // and passes err on. It frees the disk that a half upload would hold.
-func (o *opened) undo(err error) error {
-	if !o.made {
+func (s *Service) undo(f *opened, a account.Account, err error) error {
+	if !f.made {
 		return err
 	}
-	if st, statErr := o.at.lstat(); statErr == nil && st.Dev == o.stat.Dev && st.Ino == o.stat.Ino {
-		unlink(o.at.fd, o.at.name, 0)
-	}
+	_ = s.as(a, func() error { // err is what to tell
+		f.unmake()
+		return nil
+	})
 	return err
+}
+
+// unmake removes o if its name is still its own.
+func (o *opened) unmake() {
+	if st, err := o.at.lstat(); err == nil && st.Dev == o.stat.Dev && st.Ino == o.stat.Ino {
+		_ = unlink(o.at.fd, o.at.name, 0) // what may not be removed stays
+	}
 }

@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 	"time"
 
 	"github.com/agent-sandbox/abx/internal/agent/account"
@@ -51,6 +53,9 @@ type TableOptions struct {
 	// CgroupFD > 0 is an open cgroup v2 folder in which processes start. The
 	// caller closes it after Close.
 	CgroupFD int
+	// OpenFiles > 0 is the limit on open files of each process, for a Table whose
+	// own process has a higher one and the same user id.
+	OpenFiles uint64
 	// Reap waits for every child, also adopted ones. Set it only in PID 1 or a
 	// child subreaper, and start nothing there by other means.
 	Reap bool
@@ -169,7 +174,7 @@ func (t *Table) spawn(c Command) (*Process, error) {
 	if t.closed {
 		return nil, ErrClosed
 	}
-	pid, err := syscall.ForkExec(c.Path, append([]string{c.Path}, c.Args...), &attr)
+	pid, err := t.fork(c, &attr)
 	runtime.KeepAlive(c)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.Path, err)
@@ -185,6 +190,30 @@ func (t *Table) spawn(c Command) (*Process, error) {
 		t.wg.Go(func() { t.reapOne(pid) })
 	}
 	return p, nil
+}
+
+// fork starts the process, with the limit on open files that it is to have. Its
+// soft one is inherited, and so holds from the start; the hard one could not be
+// raised again here, and is set just after.
+func (t *Table) fork(c Command, attr *syscall.ProcAttr) (int, error) {
+	args := append([]string{c.Path}, c.Args...)
+	var own unix.Rlimit
+	n := t.opts.OpenFiles
+	if n == 0 || unix.Getrlimit(unix.RLIMIT_NOFILE, &own) != nil {
+		return syscall.ForkExec(c.Path, args, attr)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: own.Max}); err != nil {
+		return 0, fmt.Errorf("limit open files: %w", err)
+	}
+	pid, err := syscall.ForkExec(c.Path, args, attr)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		t.opts.Logger.Warn("own limit on open files stays low", slog.Any("error", err))
+	}
+	if err == nil {
+		// One that has ended already needs none.
+		_ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: n}, nil)
+	}
+	return pid, err
 }
 
 // Close kills what is left, waits for it, and ends the table. Safe to call

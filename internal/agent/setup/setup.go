@@ -440,8 +440,16 @@ func (b *builder) limits() error {
 		}
 		return nil
 	}
+	files := b.setup.OpenFiles
+	if b.setup.Single {
+		// Descriptors on their way through sockets are counted by user id and held
+		// against the sender's limit: with the workload's own, another sandbox of
+		// the same user could keep us from handing a connection to the host. The
+		// process table gives the workload its limit.
+		files *= 16
+	}
 	return errors.Join(
-		set("open files", unix.RLIMIT_NOFILE, b.setup.OpenFiles),
+		set("open files", unix.RLIMIT_NOFILE, files),
 		set("data", unix.RLIMIT_DATA, b.setup.DataBytes),
 		set("processes", unix.RLIMIT_NPROC, b.setup.Processes),
 		// Not 0: a core_pattern that is a pipe, to a crash reporter that the kernel

@@ -3,6 +3,7 @@
 package namespace
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,8 +11,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-
-	"context"
 
 	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
@@ -186,6 +185,9 @@ func TestFilesOfRoot(t *testing.T) {
 			}
 			if status, text := root.put("/etc/x", "x"); status != http.StatusOK {
 				t.Errorf("root writes /etc/x: %d %s", status, text)
+			}
+			if status, text := root.put("/run/abx/x", "x"); status != http.StatusForbidden {
+				t.Errorf("root writes among the agent's files: %d %s", status, text)
 			}
 			if err := root.list("/root/closed"); err != nil {
 				t.Errorf("root lists its folder: %v", err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agent-sandbox/abx/internal/e2b"
+	"github.com/agent-sandbox/abx/internal/host/engine"
 )
 
 func TestLimits(t *testing.T) {
@@ -107,6 +108,46 @@ print('watchers', sum(libc.inotify_init() >= 0 for i in range(100)) <= 16)
 EOF`)
 			if want := "1024\n65536\n8192\n4096 65536 262144\nsignals True\nwatchers True\n"; e.stdout != want {
 				t.Errorf("%q, want %q; %s", e.stdout, want, e.stderr)
+			}
+		})
+	}
+}
+
+// Descriptors that one sandbox leaves on their way through sockets do not keep
+// another from talking to its host.
+func TestDescriptorsOnTheirWay(t *testing.T) {
+	for kind, change := range kinds(t) {
+		t.Run(kind, func(t *testing.T) {
+			d := testDriver(t, change)
+			limits := smallLimits
+			limits.OpenFiles = 1024
+			a := startSandbox(t, d, "iflight", limits)
+			b := startSandbox(t, d, "iother", limits)
+			e := run(t, a, "user", `ulimit -Sn; python3 - <<'EOF'
+import array, socket, time, os
+sent = 0
+try:
+    for i in range(400):
+        x, y = socket.socketpair()
+        for j in range(10):
+            x.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0]))])
+            sent += 1
+except OSError:
+    pass
+print(sent > 300, flush=True)
+if os.fork() == 0:
+    time.sleep(600)
+EOF`)
+			if e.stdout != "1024\nTrue\n" {
+				t.Fatalf("%q %s", e.stdout, e.stderr)
+			}
+			for _, s := range []engine.Sandbox{a, b} {
+				c, err := s.Dial(t.Context(), e2b.PortAgent)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				c.Close()
 			}
 		})
 	}
