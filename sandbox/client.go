@@ -22,7 +22,8 @@ type Config struct {
 	// Domain of the hosts of sandboxes, maybe with a port; default: what
 	// follows "api." in BaseURL. A domain in the platform's answers goes before it.
 	Domain string
-	// APIKey is sent to the control plane only.
+	// APIKey is sent to the control plane only. Empty sends none: a platform
+	// that wants one answers the first call with ErrUnauthorized.
 	APIKey string
 	// Transport carries every request; default: a pool of connections of the
 	// client's own. It must heed the context of a request also while a body is

@@ -24,6 +24,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +38,8 @@ import (
 func Run(build string) error {
 	// Setup is of the first thread, and its parent-death signal with it.
 	runtime.LockOSThread()
+	name := []byte("abx-agent\x00") // of a program without a path it would be a number
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0)
 	tuneMemory()
 	ignored := ignoreSignals()
 	conn, err := control.NewConn(os.NewFile(3, "control"))

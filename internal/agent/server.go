@@ -50,24 +50,24 @@ type server struct {
 	deadline *time.Timer
 }
 
-func newServer(s control.Setup, files map[string][]*os.File, log *slog.Logger) (*server, error) {
+func newServer(s control.Setup, lent map[string][]*os.File, log *slog.Logger) (*server, error) {
 	srv := &server{
 		setup: s, book: account.Book{Single: s.Single},
 		overdue: make(chan struct{}), user: account.UserName,
 		envd: newHandoff(), interpreterPort: newHandoff(),
 	}
-	table, err := process.NewTable(tableOptions(s, files[control.FileWork], log))
+	table, err := process.NewTable(tableOptions(s, lent[control.FileWork], log))
 	if err != nil {
 		return nil, err
 	}
-	judge := &process.Judge{Counters: counters(files), Disk: "/", Limits: e2b.Limits{
+	judge := &process.Judge{Counters: counters(lent), Disk: "/", Limits: e2b.Limits{
 		MemoryBytes: s.MemoryBytes, DiskBytes: s.DiskBytes, Processes: s.ProcessLimit, OpenFiles: s.OpenFiles,
 	}}
 	processes := process.NewService(process.Options{
 		Table: table, Book: srv.book, Env: srv.environ, DefaultUser: srv.defaultUser,
 		DefaultDir: srv.defaultDir, Judge: judge, LogDir: logDir, Logger: log,
 	})
-	files2 := filesystem.New(filesystem.Options{
+	files := filesystem.New(filesystem.Options{
 		Book: srv.book, DefaultUser: srv.defaultUser, DefaultDir: srv.defaultDir,
 		Signature: srv.checkSignature, Logger: log,
 	})
@@ -76,9 +76,10 @@ func newServer(s control.Setup, files map[string][]*os.File, log *slog.Logger) (
 		EnvVersion: srv.envVersion, DefaultDir: "/home/user", RunDir: runDir, LogDir: logDir,
 		ScanDirs: []string{"/app", "/home/user", "/tmp", "/root"}, Logger: log,
 	})
-	go newHTTPServer(srv.handler(processes, files2), log).Serve(srv.envd)
-	go newHTTPServer(code, log).Serve(srv.interpreterPort)
-	go code.Prepare() // beside the rest: the first kernel tells its error
+	// These end with the sandbox.
+	go func() { _ = newHTTPServer(srv.handler(processes, files), log).Serve(srv.envd) }()
+	go func() { _ = newHTTPServer(code, log).Serve(srv.interpreterPort) }()
+	go func() { _ = code.Prepare() }() // the first kernel tells its error
 	return srv, nil
 }
 
@@ -225,7 +226,7 @@ func (s *server) serveInit(w http.ResponseWriter, r *http.Request) {
 // host hang. The caller holds mu.
 func (s *server) live(d time.Duration) {
 	if s.deadline == nil {
-		s.deadline = time.AfterFunc(d, func() { close(s.overdue) })
+		s.deadline = time.AfterFunc(d, sync.OnceFunc(func() { close(s.overdue) }))
 		return
 	}
 	s.deadline.Reset(d)

@@ -316,7 +316,7 @@ func (c *call) FlushError() error {
 }
 
 // Flush is FlushError.
-func (c *call) Flush() { c.FlushError() }
+func (c *call) Flush() { _ = c.FlushError() }
 
 // EnableFullDuplex has nothing to enable: both ways are open.
 func (c *call) EnableFullDuplex() error { return nil }

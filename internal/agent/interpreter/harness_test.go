@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -261,9 +260,6 @@ func (b *bench) get(method, path, body string) (int, string) {
 	must(b.t, err)
 	return resp.StatusCode, string(text)
 }
-
-// png is the smallest picture there is.
-var png = must1(base64.StdEncoding.DecodeString("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="))
 
 func must1[T any](v T, err error) T {
 	if err != nil {

@@ -139,7 +139,7 @@ func (w *Window) Finish() (rest []byte) {
 	if w.done {
 		return nil
 	}
-	w.end()
+	_ = w.end()
 	rest, w.tail = w.tail, nil
 	return rest[max(0, len(rest)-w.opts.Tail):]
 }

@@ -210,8 +210,8 @@ func (b *builder) changeIdentity() error {
 // fileIDs sets the ids that this thread, and no other, makes files with.
 func fileIDs(id int) error {
 	// Both calls answer the id as it was, so a second one tells if it changed.
-	unix.SetfsgidRetGid(id)
-	unix.SetfsuidRetUid(id)
+	_, _ = unix.SetfsgidRetGid(id)
+	_, _ = unix.SetfsuidRetUid(id)
 	gid, _ := unix.SetfsgidRetGid(-1)
 	uid, _ := unix.SetfsuidRetUid(-1)
 	if gid != id || uid != id {

@@ -207,7 +207,7 @@ func write(w http.ResponseWriter, r *http.Request, status int, body any) {
 	var data bytes.Buffer
 	enc := json.NewEncoder(&data)
 	enc.SetEscapeHTML(false)
-	enc.Encode(body) // plain structs: cannot fail
+	_ = enc.Encode(body) // plain structs: cannot fail
 	out := bytes.TrimSpace(data.Bytes())
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

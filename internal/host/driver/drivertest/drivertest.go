@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -361,7 +360,7 @@ func eventually(t *testing.T, trouble func() string) {
 		select {
 		case <-tick.C:
 		case <-end.C:
-			t.Error(fmt.Sprintf("still so after %v: %s", guard, what))
+			t.Errorf("still so after %v: %s", guard, what)
 			return
 		}
 	}

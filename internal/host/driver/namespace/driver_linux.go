@@ -114,7 +114,7 @@ func (d *Driver) keepRecord() error {
 	}
 	j, err := startJanitor("/proc/self/exe", d.record, d.log)
 	if err != nil {
-		os.Remove(d.record)
+		_ = os.Remove(d.record)
 		return err
 	}
 	d.janitor = j
