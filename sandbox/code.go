@@ -30,6 +30,7 @@ type codeSettings struct {
 	language    string
 	contextID   string
 	outputFiles bool
+	firstDir    string
 	onResult    func(CodeResult)
 }
 
@@ -43,6 +44,13 @@ func InContext(id string) CodeOption {
 // of ours tell.
 func OutputFiles() CodeOption {
 	return codeFunc(func(s *codeSettings) { s.outputFiles = true })
+}
+
+// FirstDir is the folder, absolute, in which a language's first code runs when
+// it is there; later code goes on where code left. Only servers of ours heed it
+// (see [Info.Isolation]).
+func FirstDir(dir string) CodeOption {
+	return codeFunc(func(s *codeSettings) { s.firstDir = dir })
 }
 
 // OnResult is called with each result as it comes, in turn with [OnStdout].
@@ -113,7 +121,7 @@ type OutputFile struct {
 // template without a code interpreter is ErrUnsupported.
 //
 // Options: [Language], [InContext], [Timeout] (default 60 s), [Env], [Window],
-// [MaxOutput], [OutputFiles], [OnStdout], [OnStderr], [OnResult], [OnProgress].
+// [MaxOutput], [OutputFiles], [FirstDir], [OnStdout], [OnStderr], [OnResult], [OnProgress].
 func (s *Sandbox) RunCode(ctx context.Context, code string, opts ...CodeOption) (*Execution, error) {
 	const op = "run code"
 	set := &codeSettings{callSettings: callSettings{timeout: DefaultTimeout, maxOutput: DefaultMaxOutput}}
@@ -171,6 +179,9 @@ func (s *codeSettings) headers(h http.Header) {
 	}
 	if s.outputFiles {
 		h[e2b.HeaderOutputFiles] = []string{"1"}
+	}
+	if s.firstDir != "" {
+		h[e2b.HeaderDir] = []string{s.firstDir}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -86,6 +87,7 @@ func (e *Env) fill() {
 }
 
 func newRoot(env *Env) *cobra.Command {
+	version := false
 	root := &cobra.Command{
 		Use:   "abx",
 		Short: "Run code of AI agents in isolated sandboxes",
@@ -93,14 +95,20 @@ func newRoot(env *Env) *cobra.Command {
 			"and offers them to AI IDEs over the Model Context Protocol (MCP).",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:          commandsOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				return runVersion(env)
+			}
+			return cmd.Help()
+		},
 	}
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.PersistentFlags().BoolVar(&env.json, "json", false, "print the result as one JSON document")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.Flags().BoolVarP(&version, "version", "v", false, "print the version")
+	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newMCP(env), newVersion(env))
 	return root
@@ -110,7 +118,7 @@ func newMCP(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "Serve sandboxes to AI IDEs (Model Context Protocol)",
-		Args:  cobra.NoArgs,
+		Args:  commandsOnly,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newMCPStart(env))
@@ -119,6 +127,9 @@ func newMCP(env *Env) *cobra.Command {
 
 // settings reads all settings; flags are those that the user gave.
 func (e *Env) settings(flags map[config.Key]config.Value) (*config.Settings, error) {
+	if e.Home != "" && !filepath.IsAbs(e.Home) {
+		return nil, &Hint{Err: fmt.Errorf("the home folder %q is not an absolute path", e.Home), Code: CodeConfig, Next: "set HOME to the absolute path of a folder that you may write"}
+	}
 	s, err := config.Load(config.Options{Flags: flags, LookupEnv: e.LookupEnv, Dir: e.Dir, Home: e.Home})
 	if err != nil {
 		return nil, &Hint{Err: err, Code: CodeConfig}

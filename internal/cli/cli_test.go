@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"strings"
@@ -33,10 +34,13 @@ func runFake() int {
 	}, os.Args[1:])
 }
 
-// fakeHost starts no sandboxes; FAKE_HOST=broken makes it fail.
+// fakeHost starts no sandboxes; FAKE_HOST makes it fail.
 func fakeHost(_ context.Context, o HostOptions) (*Host, error) {
-	if os.Getenv("FAKE_HOST") == "broken" {
+	switch os.Getenv("FAKE_HOST") {
+	case "broken":
 		return nil, brokenHost{errors.New("user namespaces are switched off")}
+	case "closed":
+		return nil, &fs.PathError{Op: "mkdir", Path: "/nowhere/.abx", Err: fs.ErrPermission}
 	}
 	p := &mcptest.Platform{
 		Abx:     &e2b.SandboxAbx{Isolation: "namespace", Network: "none"},

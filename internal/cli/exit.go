@@ -32,11 +32,6 @@ func (h *Hint) Error() string { return h.Err.Error() }
 
 func (h *Hint) Unwrap() error { return h.Err }
 
-// usageError is a command line that is wrong.
-type usageError struct{ error }
-
-func (u *usageError) Unwrap() error { return u.error }
-
 // codes is the table from errors to exit codes; the first that matches counts.
 var codes = []struct {
 	is   error

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"path/filepath"
+	"strings"
 )
 
 // A startingHost is a transport to a host that starts meanwhile: a request
@@ -91,6 +94,10 @@ func (h *hostError) Next() string {
 	var own interface{ Next() string }
 	if errors.As(h.err, &own) {
 		return own.Next()
+	}
+	var file *fs.PathError
+	if errors.As(h.err, &file) && strings.Contains(filepath.ToSlash(file.Path), "/.abx") {
+		return "Records of running sandboxes go there: set HOME to a folder that you may write, and start abx again."
 	}
 	return "Mend that and start abx again."
 }

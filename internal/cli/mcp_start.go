@@ -27,6 +27,7 @@ const startTemplate = "code-interpreter-v1"
 type mcpStart struct {
 	flags    map[config.Key]config.Value
 	lifetime int
+	given    bool // lifetime was
 	quiet    bool
 }
 
@@ -42,7 +43,7 @@ func newMCPStart(env *Env) *cobra.Command {
 		Example: "  printf '%s\\n' \\\n" +
 			`    '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}' \` + "\n" +
 			`    '{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}' | abx mcp start`,
-		Args:        cobra.NoArgs,
+		Args:        noArguments,
 		Annotations: map[string]string{stdoutIsProtocol: "1"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for key, f := range map[config.Key]struct{ name, text string }{config.Template: {"template", template}, config.Isolation: {"isolation", isolation}} {
@@ -50,6 +51,7 @@ func newMCPStart(env *Env) *cobra.Command {
 					o.flags[key] = config.Given(key, "--"+f.name, f.text)
 				}
 			}
+			o.given = cmd.Flags().Changed("timeout")
 			return runMCPStart(cmd.Context(), env, o)
 		},
 	}
@@ -100,8 +102,11 @@ func runMCPStart(ctx context.Context, env *Env, o *mcpStart) (err error) {
 
 // checkStart refuses what this abx cannot do, before anything is started.
 func checkStart(env *Env, set *config.Settings, o *mcpStart) error {
-	if o.lifetime < 0 {
+	if o.lifetime < 0 || o.given && o.lifetime == 0 {
 		return &Hint{Err: fmt.Errorf("--timeout %d: give at least 1 second", o.lifetime), Code: CodeUsage}
+	}
+	if o.lifetime > tool.Longest {
+		return &Hint{Err: fmt.Errorf("--timeout %d: give at most %d seconds, a day", o.lifetime, tool.Longest), Code: CodeUsage}
 	}
 	switch v := set.Get(config.Isolation); v.Text {
 	case "", "auto", "namespace":
@@ -165,6 +170,10 @@ func hostOptions(set *config.Settings, log *slog.Logger) HostOptions {
 	return o
 }
 
+// embedded is what holds for all sandboxes of the embedded host; clients are
+// told before it is there.
+var embedded = tool.Place{Network: "none", Languages: []string{"python", "shell"}, Local: true}
+
 // embeddedDomain is that of sandboxes on this machine: names below localhost
 // lead here and nowhere else.
 const embeddedDomain = "sandbox.localhost"
@@ -183,8 +192,10 @@ func newServer(env *Env, set *config.Settings, o *mcpStart, host *startingHost, 
 		MaxMessage: int(set.Number(config.MaxMessage)),
 		Tools: tool.Options{
 			Isolation: set.Text(config.Isolation, ""),
+			Place:     embedded,
 			Lifetime:  time.Duration(o.lifetime) * time.Second,
-			Notes:     []string{"The ports of this sandbox can be reached from inside it only (as by run_command `curl localhost:PORT`): this server opens none of them to the machine."},
+			Notes: []string{"The ports of this sandbox can be reached from inside it only (as by run_command `curl localhost:PORT`): this server opens none of them to the machine. " +
+				"url and url_template are the names that they would have; nothing answers there."},
 			Limits: tool.Limits{
 				Head: int(set.Number(config.OutputHead)), Tail: int(set.Number(config.OutputTail)), Image: int(set.Number(config.MaxImage)),
 				Read: int(set.Number(config.MaxRead)), Entries: int(set.Number(config.MaxEntries)),
@@ -203,6 +214,7 @@ func startNotes(env *Env, set *config.Settings) {
 		{"protocol", fmt.Sprintf("%s, or what the client asks for up to %s", mcp.StdioVersion, slices.Max(versions))},
 		{"template", strconv.Quote(set.Text(config.Template, startTemplate)) + " (from " + template.From() + ")"},
 		{"API key", "not configured: sandboxes run on this machine"},
+		{"network", "none: nothing can be downloaded in a sandbox"},
 		{"tools", strings.Join(tool.Names(), ", ")},
 		{"stop", "Ctrl-C, SIGTERM, or the end of input"},
 	}

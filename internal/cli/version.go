@@ -11,7 +11,7 @@ func newVersion(env *Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE:  func(*cobra.Command, []string) error { return runVersion(env) },
 	}
 }

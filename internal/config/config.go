@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // A Key names a setting, as it stands in ~/.abx/config.
@@ -58,6 +59,9 @@ const (
 	size        // bytes, with a unit such as 2GiB
 )
 
+// strictest is the isolation that a project's file may ask for, too.
+const strictest = "gvisor"
+
 type spec struct {
 	key    Key
 	env    []string // variables, the first that is set counts
@@ -65,6 +69,10 @@ type spec struct {
 	secret bool
 	// endpoint: where a key is sent to. See Load.
 	endpoint bool
+	// guard: what keeps sandboxes apart from this machine and within bounds. A
+	// project that was only opened must not loosen it: see Load.
+	guard bool
+	least int64 // of a number or size
 }
 
 var keys = []spec{
@@ -76,19 +84,19 @@ var keys = []spec{
 	{key: AuthToken, env: []string{"ABX_MCP_AUTH_TOKEN"}, secret: true},
 	{key: AllowedOrigins, env: []string{"ABX_MCP_ALLOWED_ORIGINS"}},
 	{key: RuntimeDir, env: []string{"ABX_MCP_RUNTIME_DIR"}},
-	{key: Isolation, env: []string{"ABX_ISOLATION"}},
+	{key: Isolation, env: []string{"ABX_ISOLATION"}, guard: true},
 	{key: MaxMessage, env: []string{"ABX_MCP_MAX_MESSAGE"}, kind: size},
 	{key: OutputHead, env: []string{"ABX_MCP_OUTPUT_HEAD"}, kind: size},
 	{key: OutputTail, env: []string{"ABX_MCP_OUTPUT_TAIL"}, kind: size},
 	{key: MaxImage, env: []string{"ABX_MCP_MAX_IMAGE"}, kind: size},
 	{key: MaxRead, env: []string{"ABX_MCP_MAX_READ"}, kind: size},
 	{key: MaxEntries, env: []string{"ABX_MCP_MAX_ENTRIES"}, kind: number},
-	{key: MemoryLimit, env: []string{"ABX_LIMIT_MEMORY"}, kind: size},
-	{key: DiskLimit, env: []string{"ABX_LIMIT_DISK"}, kind: size},
-	{key: ProcessLimit, env: []string{"ABX_LIMIT_PROCESSES"}, kind: number},
-	{key: FileLimit, env: []string{"ABX_LIMIT_OPEN_FILES"}, kind: number},
-	{key: MaxSandboxes, env: []string{"ABX_MAX_SANDBOXES"}, kind: number},
-	{key: PoolSize, env: []string{"ABX_POOL_SIZE"}, kind: number},
+	{key: MemoryLimit, env: []string{"ABX_LIMIT_MEMORY"}, kind: size, guard: true},
+	{key: DiskLimit, env: []string{"ABX_LIMIT_DISK"}, kind: size, guard: true},
+	{key: ProcessLimit, env: []string{"ABX_LIMIT_PROCESSES"}, kind: number, guard: true},
+	{key: FileLimit, env: []string{"ABX_LIMIT_OPEN_FILES"}, kind: number, guard: true},
+	{key: MaxSandboxes, env: []string{"ABX_MAX_SANDBOXES"}, kind: number, guard: true, least: 1},
+	{key: PoolSize, env: []string{"ABX_POOL_SIZE"}, kind: number, guard: true},
 }
 
 // A Source is where a value came from.
@@ -178,7 +186,8 @@ type Settings struct {
 
 // Load reads all sources. An endpoint that ./.env names is dropped, with a
 // warning, when the API key comes from elsewhere: a hostile project could
-// collect the key by it. Unknown names are ignored in ./.env, and errors in
+// collect the key by it. So are limits in ./.env and an isolation that is not the
+// strictest, always: they could loosen what the user has set. Unknown names are ignored in ./.env, and errors in
 // ~/.abx/config.
 func Load(o Options) (*Settings, error) {
 	s := &Settings{values: map[Key]Value{}}
@@ -194,6 +203,10 @@ func Load(o Options) (*Settings, error) {
 		return nil, err
 	}
 	for _, k := range keys {
+		if v, ok := project[k.key]; ok && k.guard && (k.key != Isolation || v.Text != strictest) {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("%s in %s is ignored: a project's file must not change what sandboxes may do. Set it in the environment or in ~/.abx/config.", k.env[0], v.Where))
+			delete(project, k.key)
+		}
 		s.values[k.key] = k.first(o, project, file)
 	}
 	key := s.values[APIKey]
@@ -243,8 +256,8 @@ func (s *Settings) check() error {
 			continue
 		}
 		if k.kind == number {
-			if n, err := strconv.ParseInt(v.Text, 10, 32); err != nil || n < 0 {
-				return fmt.Errorf("%s: %q (from %s) is not a whole number from 0 on", k.key, v.Text, v.From())
+			if n, err := strconv.ParseInt(v.Text, 10, 32); err != nil || n < k.least {
+				return fmt.Errorf("%s: %q (from %s) is not a whole number from %d on", k.key, v.Text, v.From(), k.least)
 			}
 		}
 		if k.kind == size {
@@ -314,6 +327,8 @@ func envOf(k Key) string {
 // Path is where the settings of a user lie below home.
 func Path(home string) string { return filepath.Join(home, ".abx", "config") }
 
+// missing reports whether err says that there is no file that can be read, also
+// since what should be its folder is none.
 func missing(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR)
 }

@@ -88,6 +88,29 @@ func TestEndpointOfAProjectNeverGetsAKeyFromElsewhere(t *testing.T) {
 	}
 }
 
+// TestProjectsFileLoosensNothing: to open a repository is not to trust it.
+func TestProjectsFileLoosensNothing(t *testing.T) {
+	project := "ABX_ISOLATION=auto\nABX_LIMIT_MEMORY=900GiB\nABX_LIMIT_PROCESSES=100000\nABX_LIMIT_OPEN_FILES=1\nABX_LIMIT_DISK=1\nABX_MAX_SANDBOXES=9\nABX_POOL_SIZE=99\nABX_DEFAULT_TEMPLATE=base\n"
+	s, err := load(t, words{"ABX_LIMIT_DISK": "5MiB"}, words{envFile: project, homeFile: "isolation = gvisor\nlimit_processes = 7\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[Key]string{}
+	for _, k := range []Key{Isolation, MemoryLimit, ProcessLimit, FileLimit, DiskLimit, MaxSandboxes, PoolSize, Template} {
+		got[k] = s.Get(k).Text
+	}
+	want := map[Key]string{Isolation: "gvisor", MemoryLimit: "", ProcessLimit: "7", FileLimit: "", DiskLimit: "5MiB", MaxSandboxes: "", PoolSize: "", Template: "base"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("values (-want +got):\n%s", d)
+	}
+	if strict, err := load(t, nil, words{envFile: "ABX_ISOLATION=gvisor"}); err != nil || strict.Get(Isolation).Text != "gvisor" {
+		t.Errorf("a stricter isolation is not heeded: %v, %v", strict.Get(Isolation), err)
+	}
+	if len(s.Warnings) != 7 || !strings.Contains(s.Warnings[0], "ABX_ISOLATION in "+envFile+" is ignored") {
+		t.Errorf("warnings %q", s.Warnings)
+	}
+}
+
 func TestSecretsAreNotShown(t *testing.T) {
 	const secret = "sk-very-secret"
 	s, err := load(t, words{"ABX_SANDBOX_API_KEY": secret, "ABX_MCP_AUTH_TOKEN": secret}, words{envFile: "ABX_SANDBOX_BASE_URL=https://evil.test"})
@@ -133,6 +156,18 @@ ABX_MCP_AUTH_TOKEN=
 	}
 }
 
+// TestHomeThatIsNoFolder: there are no settings then, as with none.
+func TestHomeThatIsNoFolder(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(home, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Load(Options{Home: home, Dir: home})
+	if err != nil || len(s.Warnings) > 0 {
+		t.Errorf("got %v, warnings %q", err, s.Warnings)
+	}
+}
+
 func TestOwnFile(t *testing.T) {
 	s, err := load(t, nil, words{homeFile: "version = 1\n# c\nregion = cn-hangzhou\nlimit_memory = \"512 MiB\"\n\n"})
 	if err != nil {
@@ -148,6 +183,7 @@ func TestOwnFile(t *testing.T) {
 		"nonsense":              "line 1: want KEY = VALUE",
 		`region = "x`:           "line 1: want KEY = VALUE",
 		"limit_memory = much":   "limit_memory",
+		"max_sandboxes = 0":     "max_sandboxes: \"0\"",
 		"max_sandboxes = -1":    "max_sandboxes",
 		"region = a.evil.test/": "region",
 	} {

@@ -37,6 +37,9 @@ const (
 	HeaderWindow = "Abx-Window"
 	// HeaderOutputFiles on POST /execute: "1" asks for output_files in the last line.
 	HeaderOutputFiles = "Abx-Output-Files"
+	// HeaderDir on POST /execute: the folder in which the first cell of a kernel
+	// that asks for one runs, if it is there; later cells stay where code left.
+	HeaderDir = "Abx-Dir"
 	// HeaderForeground on Process/Start: "1" ends the process when the client
 	// goes away. Absent: it goes on, as E2B's clients expect.
 	HeaderForeground = "Abx-Foreground"

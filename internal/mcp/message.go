@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -235,11 +236,31 @@ func appendHead(dst, id []byte) []byte {
 // the order of messages, as a call before initialize.
 func errorOf(err error) (code int64, text string, data []byte) {
 	if e, ok := err.(*jsonrpc.Error); ok { //nolint:errorlint // a wrapped one has another text
-		return e.Code, e.Message, e.Data
+		return e.Code, inOurWords(e.Message), e.Data
 	}
 	code = jsonrpc.CodeInvalidRequest
 	if e := (*jsonrpc.Error)(nil); errors.As(err, &e) {
 		code = e.Code
 	}
-	return code, err.Error(), nil
+	return code, inOurWords(err.Error()), nil
+}
+
+// wrongType is how the library tells of a member of a wrong type, in Go's words.
+var wrongType = regexp.MustCompile(`unmarshaling .*json: .* Go struct field [\w.]*?\.(\w+) of type (\w*)`)
+
+// inOurWords is an error of the library's as a client can use it.
+func inOurWords(text string) string {
+	if m := wrongType.FindStringSubmatch(text); m != nil {
+		if m[2] == "string" {
+			return fmt.Sprintf(`invalid params: %q must be a string`, m[1])
+		}
+		return fmt.Sprintf(`invalid params: %q is of a wrong type`, m[1])
+	}
+	if strings.Contains(text, "unmarshaling ") {
+		return "invalid params: a member is of a wrong type"
+	}
+	if strings.HasSuffix(text, " is invalid during session initialization") {
+		return text + `: send "initialize" first`
+	}
+	return text
 }

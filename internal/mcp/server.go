@@ -14,6 +14,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -94,8 +95,9 @@ const instructions = "Runs code and commands in isolated Linux sandboxes. Most c
 
 // ServeStdio serves one client that writes messages to in and reads them from
 // out, one a line, until in ends, out breaks, or ctx ends. It returns when the
-// client's sandboxes are gone: within Grace + 2 Finish + EndTime of that. The
-// error is nil when the client left.
+// client's sandboxes are gone, at the latest Grace + 2 Finish + EndTime after
+// that: sandboxes that take longer to end are in the log. The error is nil when
+// the client left.
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	set := tool.New(s.o.Tools)
 	conn := connect(ctx, in, out, s.o)
@@ -111,18 +113,23 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 		select {
 		case err = <-done:
 		case <-time.After(s.o.Finish):
-			err = errors.New("a tool call did not stop when it was cancelled")
+			s.o.Logger.Warn("a tool call did not stop when it was cancelled")
 		}
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.o.EndTime)
 	defer cancel()
-	return errors.Join(err, set.End(end))
+	ended := set.End(end)
+	if errors.Is(ended, context.DeadlineExceeded) { // whoever runs them ends them, and their lifetime
+		s.o.Logger.Warn("sandboxes were still ending when the server had to go", "error", ended)
+		ended = nil
+	}
+	return errors.Join(err, ended)
 }
 
 // library makes the library's server for one session.
 func (s *Server) library(set *tool.Set) *sdk.Server {
 	srv := sdk.NewServer(&sdk.Implementation{Name: Name, Title: "Agent Sandbox", Version: s.o.Version}, &sdk.ServerOptions{
-		Instructions: instructions,
+		Instructions: strings.TrimSuffix(instructions+" "+s.o.Tools.Place.Warning(), " "),
 		Logger:       slog.New(slog.DiscardHandler), // it logs bad input as errors
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}},
 	})
@@ -187,10 +194,10 @@ func handler(set *tool.Set, name string) sdk.ToolHandler {
 		call := callOf(req.Extra)
 		if call != nil {
 			r.Arguments = call.arguments
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithCancel(ctx)
-			defer cancel()
-			defer context.AfterFunc(call.ctx, cancel)()
+			var cancel context.CancelCauseFunc
+			ctx, cancel = context.WithCancelCause(ctx)
+			defer cancel(nil)
+			defer context.AfterFunc(call.ctx, func() { cancel(context.Cause(call.ctx)) })()
 		}
 		if token := req.Params.GetProgressToken(); token != nil {
 			r.Progress = func(p tool.Progress) {

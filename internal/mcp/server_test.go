@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,6 +32,18 @@ func TestBothWaysOfAResultAreEqual(t *testing.T) {
 		}
 		if d := cmp.Diff(b, a); d != "" {
 			t.Errorf("through the library (-) and around it (+):\n%s", d)
+		}
+	}
+}
+
+// TestInstructionsTellWhatIsMissing holds that a model learns of a missing
+// network before its first call.
+func TestInstructionsTellWhatIsMissing(t *testing.T) {
+	for network, want := range map[string]bool{"none": true, "": false} {
+		c := dial(t, platform(), Options{Tools: tool.Options{Place: tool.Place{Network: network}}})
+		got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`)
+		if strings.Contains(got, "no network") != want {
+			t.Errorf("network %q: %s", network, got)
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agent-sandbox/abx/internal/mcp/tool"
 )
 
 // A call is a request that wants an answer, beside the library: what is large
@@ -22,7 +24,7 @@ type call struct {
 	arguments []byte     // of a tool; nil: none given
 
 	ctx    context.Context // ends when the client cancels, leaves, or the server stops
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 
 	// result, when set, takes the place of `"content":[]` in the answer.
 	result []byte
@@ -104,7 +106,7 @@ func (c *connection) next(ctx context.Context) (*jsonrpc.Request, error) {
 		select {
 		case l := <-c.lines:
 			if l.err != nil && !errors.Is(l.err, errLineTooLong) {
-				c.drain(c.grace)
+				c.drain(c.grace, tool.ErrLeft)
 				return nil, io.EOF
 			}
 			r, err := c.accept(l)
@@ -115,7 +117,7 @@ func (c *connection) next(ctx context.Context) (*jsonrpc.Request, error) {
 				return r, nil
 			}
 		case <-c.stop:
-			c.drain(0)
+			c.drain(0, nil)
 			return nil, io.EOF
 		case <-c.closed:
 			return nil, io.EOF
@@ -173,7 +175,7 @@ func (c *connection) open(id []byte) (*call, error) {
 		return nil, fmt.Errorf("id %s is that of a call that still runs", clip(id))
 	}
 	n := &call{key: key, id: id}
-	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.ctx, n.cancel = context.WithCancelCause(context.Background())
 	c.calls[key] = n
 	return n, nil
 }
@@ -190,7 +192,7 @@ func (c *connection) cancelled(params []byte) {
 	defer c.mu.Unlock()
 	if call := c.calls[id]; call != nil {
 		call.cancelled = true
-		call.cancel()
+		call.cancel(nil)
 	}
 }
 
@@ -204,7 +206,7 @@ func (c *connection) take(id jsonrpc.ID) (_ *call, cancelled bool) {
 }
 
 func (c *connection) paid(call *call) {
-	call.cancel()
+	call.cancel(nil)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.calls, call.key)
@@ -216,7 +218,7 @@ func (c *connection) paid(call *call) {
 
 // drain waits for the answers that are owed: grace for calls to end by
 // themselves, then, with all of them cancelled, the time to say so.
-func (c *connection) drain(grace time.Duration) {
+func (c *connection) drain(grace time.Duration, cause error) {
 	c.mu.Lock()
 	if len(c.calls) == 0 {
 		c.mu.Unlock()
@@ -230,7 +232,7 @@ func (c *connection) drain(grace time.Duration) {
 	}
 	c.mu.Lock()
 	for _, call := range c.calls {
-		call.cancel()
+		call.cancel(cause)
 	}
 	c.mu.Unlock()
 	c.await(idle, c.finish)

@@ -168,6 +168,24 @@ func TestEndOfInputAnswersWhatIsOwed(t *testing.T) {
 
 // TestEnds has a command that runs for ever, and each way in which a client or
 // the server goes.
+// TestCallThatTheClientLeft holds that a call says why it was cancelled when its
+// client closed the input and still reads.
+func TestCallThatTheClientLeft(t *testing.T) {
+	p, started, _, cancelled := blocking()
+	c := dial(t, p, Options{Grace: time.Millisecond, Finish: guard})
+	c.ask(initialize)
+	c.send(callLine(1, "block"))
+	<-started
+	_ = c.in.Close()
+	if got := c.recv(); !strings.Contains(got, "run_command was cancelled: the client closed the server's input") || !strings.Contains(got, "Keep the server's input open") {
+		t.Errorf("got %s", got)
+	}
+	stopped(t, cancelled, 1)
+	if err := c.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestEnds(t *testing.T) {
 	for name, end := range map[string]func(c *peer){
 		"end of input":  func(c *peer) { _ = c.in.Close() },
@@ -212,7 +230,9 @@ func TestEndTakesNoLongerThanItMay(t *testing.T) {
 			_ = out.Close()
 		}()
 		start := time.Now()
-		_ = s.ServeStdio(context.Background(), in, io.Discard)
+		if err := s.ServeStdio(context.Background(), in, io.Discard); err != nil {
+			t.Errorf("a client that left is no error: %v", err)
+		}
 		if took, most := time.Since(start), 2*time.Second; took > most {
 			t.Errorf("took %s, at most %s", took, most)
 		}

@@ -50,6 +50,7 @@ type cell struct {
 	Env   map[string]string // for this cell
 	Set   map[string]string // for good
 	Unset []string
+	Dir   string // go there first, if it is there
 }
 
 // event is one message of a kernel.

@@ -5,6 +5,7 @@ package interpreter
 import (
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ type request struct {
 	windowed   bool
 	head, tail int
 	files      bool
+	dir        string // of a kernel's first cell
 }
 
 func (s *Service) execute(w http.ResponseWriter, r *http.Request) {
@@ -71,6 +73,9 @@ func (s *Service) runCell(r *http.Request, q request, k *kernel, emit *emitter) 
 		cell: cell{ID: k.cells, Code: q.code, Env: q.env}, done: make(chan event, 1),
 	}
 	c.renew(k, &run.cell)
+	if q.dir != "" && !k.placed {
+		k.placed, run.cell.Dir = true, q.dir
+	}
 	for i, name := range []string{"stdout", "stderr"} {
 		run.out[i] = s.outlet(name, q, k, emit)
 	}
@@ -152,6 +157,9 @@ func (s *Service) parse(w http.ResponseWriter, r *http.Request) (q request, err 
 		}
 	}
 	q.files = r.Header.Get(e2b.HeaderOutputFiles) == "1"
+	if q.dir = r.Header.Get(e2b.HeaderDir); q.dir != "" && !filepath.IsAbs(q.dir) {
+		return bad("header %s: %q is not an absolute path", e2b.HeaderDir, clip(q.dir))
+	}
 	if body.ContextID != "" {
 		q.context, err = s.find(body.ContextID)
 		return q, err

@@ -113,6 +113,7 @@ type call struct {
 	files   bool
 	ctx     context.Context
 	onLine  func(line)
+	dir     string
 }
 
 // line is e2b.Line with what the tests need to see beside it.
@@ -161,6 +162,9 @@ func (b *bench) post(c call) (*http.Response, error) {
 	}
 	if c.files {
 		r.Header.Set(e2b.HeaderOutputFiles, "1")
+	}
+	if c.dir != "" {
+		r.Header.Set(e2b.HeaderDir, c.dir)
 	}
 	return http.DefaultClient.Do(r)
 }

@@ -37,6 +37,7 @@ type kernel struct {
 	env     []string // the sandbox's, as the kernel has it
 	version int64
 	cells   int          // how many it has got
+	placed  bool         // a cell asked for its first folder
 	known   map[int]bool // processes that cells before this one left
 
 	mu      sync.Mutex

@@ -81,7 +81,8 @@ func sendFrame(w io.Writer, c cell) error {
 		Env   map[string]string `json:"env,omitempty"`
 		Set   map[string]string `json:"set,omitempty"`
 		Unset []string          `json:"unset,omitempty"`
-	}{c.ID, c.Code, "<cell " + strconv.Itoa(c.ID) + ">", c.Env, c.Set, c.Unset})
+		Dir   string            `json:"dir,omitempty"`
+	}{c.ID, c.Code, "<cell " + strconv.Itoa(c.ID) + ">", c.Env, c.Set, c.Unset, c.Dir})
 	if err != nil {
 		return err
 	}

@@ -121,6 +121,9 @@ func sendShell(dir string, in io.Writer, c cell) error {
 // prelude sets the variables that come with a cell.
 func prelude(c cell) string {
 	var b strings.Builder
+	if c.Dir != "" {
+		fmt.Fprintf(&b, "builtin cd -- %s 2>/dev/null || builtin :\n", quote(c.Dir))
+	}
 	for _, name := range c.Unset {
 		if isName(name) {
 			fmt.Fprintf(&b, "builtin unset -v %s\n", name)

@@ -40,8 +40,76 @@ func (s *Sandbox) isDir(name string) bool {
 	return s.dirs[name]
 }
 
+// A refusal is how a sandbox answers for a path that cannot be used.
+type refusal struct {
+	code    connect.Code
+	status  int
+	message string
+}
+
+// Special puts something at name that is neither a file nor a folder, as a
+// pipe; message is what reading or writing it answers.
+func (s *Sandbox) Special(name, message string) {
+	s.refuse(name, refusal{connect.CodeInvalidArgument, http.StatusBadRequest, message})
+}
+
+// Missing makes name, which Stat knows, a link to nothing.
+func (s *Sandbox) Missing(name, message string) {
+	s.refuse(name, refusal{connect.CodeNotFound, http.StatusNotFound, message})
+}
+
+// Close makes name one that the sandbox's user may not use.
+func (s *Sandbox) Close(name, message string) {
+	s.refuse(name, refusal{connect.CodePermissionDenied, http.StatusForbidden, message})
+}
+
+// Full makes the sandbox start no more processes.
+func (s *Sandbox) Full(message string) {
+	s.refuse(processKey, refusal{connect.CodeResourceExhausted, http.StatusTooManyRequests, message})
+}
+
+// processKey stands for the start of a process among the paths, none of which
+// is relative.
+const processKey = "process"
+
+// Forget makes the sandbox lose its user: files and processes are refused.
+func (s *Sandbox) Forget(message string) {
+	s.refuse("", refusal{connect.CodeUnauthenticated, http.StatusUnauthorized, message})
+}
+
+func (s *Sandbox) refuse(name string, r refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.odd == nil {
+		s.odd = map[string]refusal{}
+	}
+	s.odd[name] = r
+}
+
+func (s *Sandbox) refusal(name string) (refusal, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.odd[""]; ok {
+		return r, true
+	}
+	r, ok := s.odd[name]
+	return r, ok
+}
+
+// refused answers for a path that cannot be used.
+func (s *Sandbox) refused(w http.ResponseWriter, name string) bool {
+	r, ok := s.refusal(name)
+	if ok {
+		answer(w, r.status, e2b.Error{Code: r.status, Message: r.message})
+	}
+	return ok
+}
+
 func (s *Sandbox) getFile(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("path")
+	if s.refused(w, name) {
+		return
+	}
 	data := s.Get(name)
 	switch {
 	case s.isDir(name):
@@ -56,6 +124,9 @@ func (s *Sandbox) getFile(w http.ResponseWriter, r *http.Request) {
 
 func (s *Sandbox) putFile(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("path")
+	if s.refused(w, name) {
+		return
+	}
 	if s.isDir(name) {
 		answer(w, http.StatusBadRequest, e2b.Error{Code: 400, Message: "path is a directory"})
 		return
@@ -95,7 +166,18 @@ func (f files) entry(name string) *filesystem.EntryInfo {
 }
 
 func (f files) Stat(_ context.Context, r *connect.Request[filesystem.StatRequest]) (*connect.Response[filesystem.StatResponse], error) {
-	e := f.entry(r.Msg.GetPath())
+	name := r.Msg.GetPath()
+	if odd, ok := f.s.refusal(name); ok {
+		if odd.code != connect.CodeInvalidArgument && odd.code != connect.CodeNotFound {
+			return nil, connect.NewError(odd.code, &missing{odd.message})
+		}
+		e := &filesystem.EntryInfo{Name: path.Base(name), Path: name}
+		if target, ok := strings.CutPrefix(string(f.s.Get(name)), "-> "); ok {
+			e.SymlinkTarget = &target
+		}
+		return connect.NewResponse(&filesystem.StatResponse{Entry: e}), nil
+	}
+	e := f.entry(name)
 	if e == nil {
 		return nil, connect.NewError(connect.CodeNotFound, &missing{"file not found"})
 	}
@@ -108,6 +190,9 @@ func (f files) ListDir(_ context.Context, r *connect.Request[filesystem.ListDirR
 		dir = path.Join("/home/user", dir)
 	}
 	dir = path.Clean(dir)
+	if odd, ok := f.s.refusal(dir); ok {
+		return nil, connect.NewError(odd.code, &missing{odd.message})
+	}
 	switch e := f.entry(dir); {
 	case e == nil:
 		return nil, connect.NewError(connect.CodeNotFound, &missing{"directory not found"})

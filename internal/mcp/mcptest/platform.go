@@ -45,6 +45,9 @@ type Sandbox struct {
 	end   time.Time
 	files map[string][]byte // by absolute path
 	dirs  map[string]bool
+	gone  bool               // the data plane knows it no more
+	left  int                // control requests until the control plane knows that
+	odd   map[string]refusal // what is neither file nor folder, or closed
 }
 
 // Client returns a client of p.
@@ -88,6 +91,32 @@ func (s *Sandbox) Expire() {
 	s.end = time.Time{}
 }
 
+// Vanish ends a sandbox so that the control plane learns of it some requests
+// later than the data plane.
+func (s *Sandbox) Vanish(requests int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone, s.left = true, requests
+}
+
+// vanished reports whether the data plane knows the sandbox no more.
+func (s *Sandbox) vanished() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gone
+}
+
+// learn counts a control request of a sandbox that vanished.
+func (s *Sandbox) learn() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		if s.left--; s.left < 0 {
+			s.end = time.Time{}
+		}
+	}
+}
+
 func (s *Sandbox) alive() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +137,7 @@ func (p *Platform) serve(w http.ResponseWriter, r *http.Request) {
 
 func (p *Platform) serveSandbox(w http.ResponseWriter, r *http.Request, a e2b.Address) {
 	s := p.Sandbox(a.SandboxID)
-	if s == nil || !s.alive() {
+	if s == nil || !s.alive() || s.vanished() {
 		answer(w, http.StatusBadGateway, e2b.NotFoundError{SandboxID: a.SandboxID, Message: e2b.MessageSandboxNotFound, Code: 502})
 		return
 	}
@@ -137,6 +166,9 @@ func (p *Platform) serveControl(w http.ResponseWriter, r *http.Request) {
 	}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	s := p.Sandbox(parts[min(1, len(parts)-1)])
+	if s != nil {
+		s.learn()
+	}
 	if s == nil || !s.alive() {
 		answer(w, http.StatusNotFound, e2b.Error{Code: 404, Message: "sandbox not found"})
 		return

@@ -46,6 +46,9 @@ type processes struct {
 }
 
 func (p processes) Start(ctx context.Context, r *connect.Request[process.StartRequest], out *connect.ServerStream[process.StartResponse]) error {
+	if odd, ok := p.s.refusal(processKey); ok {
+		return connect.NewError(odd.code, &missing{odd.message})
+	}
 	config := r.Msg.GetProcess()
 	c := &Command{Path: config.GetCmd(), Args: config.GetArgs(), Cwd: config.GetCwd(), Env: config.GetEnvs()}
 	if !p.s.isDir(c.Cwd) && c.Cwd != "" {

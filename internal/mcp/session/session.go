@@ -40,6 +40,9 @@ type Options struct {
 	// Margin is added to a call's own timeout when the sandbox must live that
 	// long; default 30 s.
 	Margin time.Duration
+	// Longest is the longest life that a sandbox is ever extended to; default
+	// 24 h.
+	Longest time.Duration
 	// CallTimeout bounds each request that a session makes on its own behalf
 	// (extend, kill); default 30 s. Creating has CreateTimeout, default 2 min.
 	CallTimeout   time.Duration
@@ -89,6 +92,9 @@ func New[S Sandbox](create func(context.Context, Spec) (S, error), o Options) *S
 	}
 	if o.Margin <= 0 {
 		o.Margin = 30 * time.Second
+	}
+	if o.Longest <= 0 {
+		o.Longest = 24 * time.Hour
 	}
 	if o.CallTimeout <= 0 {
 		o.CallTimeout = 30 * time.Second
@@ -220,12 +226,19 @@ func (s *Session[S]) fallback() (*box[S], *flight[S], error) {
 	return nil, s.lazy, nil
 }
 
+// stopping is how long a call may take to end when its timeout is over: what
+// ignores signals is killed, and what it wrote is fetched. The sandbox must live
+// through that, also when a call may take as long as it lives.
+const stopping = 5 * time.Second
+
 // lease extends b's life by its timeout, or by what a call that may take
 // longer than that needs, and counts the call.
 func (s *Session[S]) lease(ctx context.Context, b *box[S], call time.Duration) (*Lease[S], error) {
 	need := b.timeout
 	if call > need {
-		need = call + s.opts.Margin
+		need = min(call+s.opts.Margin, s.opts.Longest)
+	} else if call > 0 {
+		need = max(need, min(call+stopping, s.opts.Longest))
 	}
 	until := time.Now().Add(need)
 	b.hold(until)

@@ -256,8 +256,13 @@ func TestLifetimes(t *testing.T) {
 		want    []time.Duration
 	}{
 		{"created timeout", 300 * time.Second, []time.Duration{0}, []time.Duration{300 * time.Second}},
-		{"a short life stays short", 5 * time.Second, []time.Duration{0, 4 * time.Second}, []time.Duration{5 * time.Second, 5 * time.Second}},
+		{"a short life stays short", 5 * time.Second, []time.Duration{0}, []time.Duration{5 * time.Second}},
+		{"and through the end of a call", 5 * time.Second, []time.Duration{4 * time.Second}, []time.Duration{9 * time.Second}},
 		{"own timeout and margin", 60 * time.Second, []time.Duration{100 * time.Second}, []time.Duration{130 * time.Second}},
+		{"as long as the sandbox lives", 60 * time.Second, []time.Duration{60 * time.Second}, []time.Duration{65 * time.Second}},
+		{"nearly as long", 60 * time.Second, []time.Duration{57 * time.Second}, []time.Duration{62 * time.Second}},
+		{"well within", 60 * time.Second, []time.Duration{40 * time.Second}, []time.Duration{60 * time.Second}},
+		{"never longer than a sandbox may live", 60 * time.Second, []time.Duration{24 * time.Hour}, []time.Duration{24 * time.Hour}},
 		{"the longer of both", 3600 * time.Second, []time.Duration{100 * time.Second}, []time.Duration{3600 * time.Second}},
 		{"a running call is not cut", 60 * time.Second, []time.Duration{570 * time.Second, 0, 10 * time.Second},
 			[]time.Duration{600 * time.Second, 600*time.Second - 100*time.Millisecond, 600*time.Second - 200*time.Millisecond}},

@@ -35,7 +35,15 @@ type param struct {
 	enum     []string // of a kindText
 	absolute bool     // a path that must be absolute
 	aliases  map[string]string
+	aka      []string // other names that clients use for it
 }
+
+// Names that clients use for parameters of several tools.
+var (
+	akaPath    = []string{"file", "filename", "filepath", "file_path", "target_file"}
+	akaFolder  = []string{"dir", "directory", "folder", "working_dir", "working_directory", "workdir"}
+	akaTimeout = []string{"timeout_ms", "timeout_seconds", "timeout_secs", "ttl"}
+)
 
 // maxWhole keeps seconds far from where they overflow, maxOffset sizes.
 const (
@@ -49,6 +57,14 @@ type arguments struct {
 	wholes map[string]int64
 	words  map[string]string
 	given  map[string]bool
+
+	strangers []stranger
+}
+
+// A stranger is an argument that no parameter has.
+type stranger struct {
+	name string
+	val  string // JSON
 }
 
 func (a arguments) text(name string) string  { return string(a.texts[name]) }
@@ -66,21 +82,20 @@ func bad(name, format string, args ...any) error {
 }
 
 // parse checks raw, a JSON object, against params. An argument that no
-// parameter has is ignored, as clients add their own, unless it looks like a
+// parameter has is kept apart, as clients add their own, unless it looks like a
 // slip for one that has it. An argument that is null counts as left out.
 func parse(params []param, raw []byte) (arguments, error) {
 	a := arguments{texts: map[string][]byte{}, wholes: map[string]int64{}, given: map[string]bool{}}
 	if raw = bytes.TrimSpace(raw); len(raw) == 0 || string(raw) == "null" {
 		raw = []byte("{}")
 	}
-	var strangers []string
 	err := wire.Object(raw, func(key, val []byte) error {
 		i := slices.IndexFunc(params, func(p param) bool { return p.name == string(key) })
-		if i < 0 {
-			strangers = append(strangers, string(key))
+		if string(val) == "null" {
 			return nil
 		}
-		if string(val) == "null" {
+		if i < 0 {
+			a.strangers = append(a.strangers, stranger{string(key), string(val)})
 			return nil
 		}
 		a.given[params[i].name] = true
@@ -92,9 +107,9 @@ func parse(params []param, raw []byte) (arguments, error) {
 	if err != nil {
 		return a, err
 	}
-	for _, s := range strangers {
-		if p := nearest(s, params); p != "" && !a.given[p] {
-			return a, &badArgument{fmt.Sprintf("argument %q is not known: did you mean %q?", clipText(s), p)}
+	for _, s := range a.strangers {
+		if p := a.meant(s.name, params); p != "" {
+			return a, &badArgument{fmt.Sprintf("argument %s is not known: did you mean %q?", quote(s.name), p)}
 		}
 	}
 	return a, a.fill(params)
@@ -106,7 +121,11 @@ func (a *arguments) fill(params []param) error {
 		switch {
 		case a.given[p.name]:
 		case p.required:
-			return &badArgument{fmt.Sprintf("argument %q is missing: give %s", p.name, p.doc)}
+			unknown := ""
+			if len(a.strangers) > 0 {
+				unknown = " (not known: " + a.strangerNames() + ")"
+			}
+			return &badArgument{fmt.Sprintf("argument %q is missing: give %s%s", p.name, p.doc, unknown)}
 		case p.kind == kindWhole && p.whole != 0:
 			a.wholes[p.name] = p.whole
 		case p.kind == kindText && p.text != "":
@@ -169,6 +188,8 @@ func checkPath(name, p string) error {
 		return bad(name, "%s holds a NUL byte, which no path has", quote(p))
 	case p == "~" || strings.HasPrefix(p, "~/"):
 		return bad(name, "%s: give the absolute path, %s", quote(p), quote(path.Join(homeDir, p[1:])))
+	case strings.HasPrefix(p, "$"):
+		return bad(name, "%s: variables are not known here: give the absolute path, such as %s", quote(p), quote(path.Join(homeDir, "file")))
 	case p[0] != '/':
 		return bad(name, "%s is relative: give the absolute path, such as %s", quote(p), quote(path.Join(workDir, strings.ReplaceAll(p, `\`, "/"))))
 	}
@@ -195,7 +216,7 @@ func (p *param) parseWhole(val []byte) (int64, error) {
 	case n < p.least:
 		return 0, bad(p.name, "%s is too small: give at least %d", show(val), p.least)
 	case n > most:
-		return 0, bad(p.name, "%s is too large", show(val))
+		return 0, bad(p.name, "%s is too large: give at most %d", show(val), most)
 	}
 	return n, nil
 }
@@ -226,15 +247,54 @@ func (p *param) parseWords(val []byte) (map[string]string, error) {
 	return words, err
 }
 
-// nearest returns the parameter that name is a slip for, "" if none.
-func nearest(name string, params []param) string {
-	fold := func(s string) string { return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s)) }
-	for _, p := range params {
-		if distance(fold(name), fold(p.name)) <= max(1, len(p.name)/4) {
-			return p.name
+// fold makes spellings of one name equal.
+func fold(name string) string {
+	return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(name))
+}
+
+// meant returns the parameter that name is a slip for, "" if none. One that is
+// required and missing goes before all that merely look alike.
+func (a *arguments) meant(name string, params []param) string {
+	name = fold(name)
+	similar := func(p param) bool { return distance(name, fold(p.name)) <= max(1, len(p.name)/4) }
+	other := func(p param) bool {
+		return slices.ContainsFunc(p.aka, func(s string) bool { return fold(s) == name })
+	}
+	for _, required := range []bool{true, false} {
+		for _, is := range []func(param) bool{other, similar} {
+			for _, p := range params {
+				if p.required == required && !a.given[p.name] && is(p) {
+					return p.name
+				}
+			}
 		}
 	}
 	return ""
+}
+
+// strangerNames lists the arguments that no parameter has, in quotes.
+func (a *arguments) strangerNames() string {
+	const most = 5
+	var names []string
+	for _, s := range a.strangers[:min(most, len(a.strangers))] {
+		names = append(names, quote(s.name))
+	}
+	if more := len(a.strangers) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// ignored notes the arguments that no parameter has: they had no effect.
+func (p *report) ignored(tool string, a arguments, params []param) {
+	if len(a.strangers) == 0 {
+		return
+	}
+	var known []string
+	for _, q := range params {
+		known = append(known, q.name)
+	}
+	p.note("Ignored, since %s does not know %s: %s. It takes %s.", tool, plural(len(a.strangers), "this argument", "these arguments"), a.strangerNames(), strings.Join(known, ", "))
 }
 
 // distance is how many letters must be changed, added or dropped to make b of a.

@@ -3,6 +3,7 @@ package tool
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +11,9 @@ import (
 	"github.com/agent-sandbox/abx/internal/mcp/wire"
 	"github.com/agent-sandbox/abx/sandbox"
 )
+
+// Longest is the longest life of a sandbox, in seconds.
+const Longest = 24 * 60 * 60
 
 const defaultLifetime = 300 // seconds
 
@@ -22,13 +26,13 @@ func createSandbox(o Options) definition {
 		Tool: Tool{
 			Name:  "create_sandbox",
 			Title: "Create a sandbox",
-			Description: "Creates an isolated Linux sandbox and makes it the default of this session: later calls without sandbox_id use it. " +
+			Description: o.Place.warn("Creates an isolated Linux sandbox and makes it the default of this session: later calls without sandbox_id use it. " +
 				"It is seldom needed, since the first call of another tool creates a default sandbox by itself; use it for another template, lifetime or environment variables. " +
-				"Each use extends the sandbox's life by its timeout. Earlier sandboxes live on until they are killed or the session ends.",
+				"Each use extends the sandbox's life by its timeout. Earlier sandboxes live on until they are killed or the session ends."),
 			Output: outputSchema([]field{
 				{name: "sandbox_id", kind: "string", doc: "give it to other tools to use this sandbox", always: true},
 				{name: "status", kind: "string", doc: "running", always: true},
-				{name: "url", kind: "string", doc: "the address of port 80 in the sandbox; empty where the platform gives none", always: true},
+				{name: "url", kind: "string", doc: "the address of port 80 in the sandbox; empty where the platform gives none. notes say when it leads nowhere", always: true},
 				{name: "url_template", kind: "string", doc: "the address of any port in the sandbox, with {port} in its place", always: true},
 				{name: "template", kind: "string", doc: "the template that it was made from", always: true},
 				{name: "timeout", kind: "integer", doc: "seconds that it lives after its last use", always: true},
@@ -40,27 +44,27 @@ func createSandbox(o Options) definition {
 				}},
 				{name: "notes", kind: "array", doc: "what this machine could not give, in sentences", items: stringItems},
 			}),
-			OpenWorld: true,
+			OpenWorld: o.Place.Network != noNetwork,
 		},
 		params: []param{
 			{name: "template", kind: kindText, doc: fmt.Sprintf("the template to make the sandbox from; left out: the server's, %q", template)},
-			{name: "timeout", kind: kindWhole, whole: defaultLifetime, least: 1, doc: "seconds that the sandbox lives after its last use"},
-			{name: "envs", kind: kindWords, doc: "environment variables of everything in the sandbox, names to values"},
+			{name: "timeout", kind: kindWhole, whole: defaultLifetime, least: 1, most: Longest, aka: akaTimeout, doc: "seconds that the sandbox lives after its last use"},
+			{name: "envs", kind: kindWords, aka: []string{"env", "environment", "env_vars"}, doc: "environment variables of everything in the sandbox, names to values"},
 		},
 		run: (*Set).createSandbox,
 	}
 }
 
-func (s *Set) createSandbox(ctx context.Context, a arguments, _ Request) (*Result, error) {
+func (s *Set) createSandbox(ctx context.Context, a arguments, r Request) (*Result, error) {
 	timeout := a.whole("timeout")
 	sb, err := s.session.Create(ctx, session.Spec{
 		Template: a.text("template"), Timeout: time.Duration(timeout) * time.Second, Envs: a.words,
 	})
 	if err != nil {
-		return nil, err
+		return nil, s.noTemplate(longTimeout(err, timeout), a.text("template"))
 	}
-	info := sb.Info()
-	rep := &report{notes: append(append([]string(nil), info.Notes...), s.o.Notes...)}
+	info, rep := sb.Info(), r.report
+	rep.notes = slices.Concat(info.Notes, s.o.Notes, rep.notes)
 	d := &rep.data
 	d.String("sandbox_id", sb.ID())
 	d.String("status", "running")
@@ -79,7 +83,7 @@ func (s *Set) createSandbox(ctx context.Context, a arguments, _ Request) (*Resul
 	}
 	limits(d, info.Limits)
 	text += fmt.Sprintf("). It is the default sandbox now and ends %d s after its last use.", timeout)
-	if u := urlTemplate(sb.Sandbox); u != "" {
+	if u := urlTemplate(sb.Sandbox); u != "" && !s.o.Place.Local {
 		text += " Ports: " + u
 	}
 	rep.text = append(rep.text, text)

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/encoding"
+	"golang.org/x/text/encoding/charmap"
 	"golang.org/x/text/encoding/htmlindex"
 )
 
@@ -22,16 +23,18 @@ const (
 // A textCoding turns bytes into text and back.
 type textCoding struct {
 	name string
+	said string            // what the client called it
 	enc  encoding.Encoding // nil for utf-8 and base64
 }
 
 // findCoding looks an encoding up by one of its names.
 func findCoding(name string) (textCoding, error) {
-	switch n := strings.ToLower(strings.TrimSpace(name)); n {
+	said := strings.ToLower(strings.TrimSpace(name))
+	switch said {
 	case encodingUTF8, "utf8":
-		return textCoding{name: encodingUTF8}, nil
+		return textCoding{name: encodingUTF8, said: said}, nil
 	case encodingBase64:
-		return textCoding{name: encodingBase64}, nil
+		return textCoding{name: encodingBase64, said: said}, nil
 	case "binary", "hex", "bytes":
 		return textCoding{}, bad("encoding", "%s is not known: use \"base64\" for bytes", quote(name))
 	}
@@ -44,9 +47,9 @@ func findCoding(name string) (textCoding, error) {
 	case err != nil || canonical == "replacement":
 		return textCoding{}, bad("encoding", "%s is refused by the WHATWG Encoding Standard: use base64", quote(name))
 	case canonical == encodingUTF8:
-		return textCoding{name: encodingUTF8}, nil
+		return textCoding{name: encodingUTF8, said: said}, nil
 	}
-	return textCoding{name: canonical, enc: enc}, nil
+	return textCoding{name: canonical, said: said, enc: enc}, nil
 }
 
 // decode turns p into text. ok is false when p is not valid in the encoding.
@@ -56,6 +59,9 @@ func (c textCoding) decode(p []byte) (text []byte, ok bool) {
 		return base64.StdEncoding.AppendEncode(nil, p), true
 	case c.enc == nil:
 		return p, utf8.Valid(p)
+	}
+	if table, single := c.enc.(*charmap.Charmap); single {
+		return fromBytes(table, p)
 	}
 	text, err := c.enc.NewDecoder().Bytes(p)
 	if err != nil {
@@ -95,11 +101,75 @@ func (c textCoding) encode(text []byte) ([]byte, error) {
 	case c.enc == nil:
 		return text, nil
 	}
+	if table, single := c.enc.(*charmap.Charmap); single {
+		if out, ok := toBytes(table, text); ok {
+			return out, nil
+		}
+		return nil, bad("content", "%s does not have the character %s: use utf-8", c.said, c.missing(text))
+	}
 	out, err := c.enc.NewEncoder().Bytes(text)
 	if err != nil {
-		return nil, bad("content", "holds a character that %s does not have: use utf-8", c.name)
+		return nil, bad("content", "%s does not have the character %s: use utf-8", c.said, c.missing(text))
 	}
 	return out, nil
+}
+
+// missing names the first character of text that c does not have.
+func (c textCoding) missing(text []byte) string {
+	table, single := c.enc.(*charmap.Charmap)
+	for _, r := range string(text) {
+		if single {
+			if _, ok := toByte(table, r); ok {
+				continue
+			}
+		}
+		if _, err := c.enc.NewEncoder().String(string(r)); err != nil {
+			return fmt.Sprintf("%q (U+%04X)", r, r)
+		}
+	}
+	return "that content holds"
+}
+
+// The library's tables leave holes where the WHATWG's have the control
+// characters U+0080 to U+009F, each at its own number: latin1 has all 256 bytes.
+
+func fromByte(table *charmap.Charmap, b byte) rune {
+	r := table.DecodeByte(b)
+	if r == utf8.RuneError && b >= 0x80 && b <= 0x9f {
+		return rune(b)
+	}
+	return r
+}
+
+func toByte(table *charmap.Charmap, r rune) (byte, bool) {
+	if b, ok := table.EncodeRune(r); ok {
+		return b, true
+	}
+	return byte(r), r >= 0x80 && r <= 0x9f && table.DecodeByte(byte(r)) == utf8.RuneError
+}
+
+func fromBytes(table *charmap.Charmap, p []byte) (text []byte, ok bool) {
+	text = make([]byte, 0, len(p)+len(p)/8)
+	for _, b := range p {
+		r := fromByte(table, b)
+		if r == utf8.RuneError {
+			return nil, false
+		}
+		text = utf8.AppendRune(text, r)
+	}
+	return text, true
+}
+
+func toBytes(table *charmap.Charmap, text []byte) (p []byte, ok bool) {
+	p = make([]byte, 0, len(text))
+	for _, r := range string(text) {
+		b, ok := toByte(table, r)
+		if !ok {
+			return nil, false
+		}
+		p = append(p, b)
+	}
+	return p, true
 }
 
 func fromBase64(text []byte) ([]byte, error) {

@@ -50,11 +50,14 @@ func TestReadFile(t *testing.T) {
 		{`{"path":"/app/a.txt","offset":0,"limit":4}`, object{"content": "hél", "encoding": "utf-8", "size": 13., "offset": 0., "next_offset": 4., "notes": any(nil)}},
 		{`{"path":"/app/a.txt","limit":2}`, object{"content": "h", "encoding": "utf-8", "size": 13., "offset": 0., "next_offset": 1., "notes": any(nil)}},
 		{`{"path":"/app/a.txt","offset":2}`, object{"content": "llo wörld", "encoding": "utf-8", "size": 13., "offset": 3.}},
-		{`{"path":"/app/a.txt","offset":99}`, object{"content": "", "encoding": "utf-8", "offset": 99.}},
+		{`{"path":"/app/a.txt","offset":99}`, object{"content": "", "encoding": "utf-8", "offset": 99., "notes": []any{"Nothing is left at offset 99: the file has 13 bytes."}}},
+		{`{"path":"/app/a.txt","offset":13}`, object{"content": "", "notes": []any{"Nothing is left at offset 13: the file has 13 bytes."}}},
+		{`{"path":"/app/empty","offset":5}`, object{"content": "", "notes": []any{"Nothing is left at offset 5: the file has 0 bytes."}}},
+		{`{"path":"/app/empty","offset":0}`, object{"content": ""}},
 	} {
 		r := good(t, s, "read_file", c.args)
 		for k, v := range c.want {
-			if k == "notes" {
+			if k == "notes" && v == nil {
 				v = r.Data["notes"]
 			}
 			if d := cmp.Diff(v, r.Data[k]); d != "" {
@@ -66,7 +69,9 @@ func TestReadFile(t *testing.T) {
 		`{"path":"/app/bin"}`:                        {"is not valid utf-8", "binary data", "4 bytes", `"base64"`},
 		`{"path":"/app/elf"}`:                        {"ELF", `"base64"`},
 		`{"path":"/app/latin","encoding":"utf-8"}`:   {"is not valid utf-8", `"base64"`},
-		`{"path":"/app/p.png","encoding":"utf-8"}`:   {"image/png", `"base64"`},
+		`{"path":"/app/p.png","encoding":"utf-8"}`:   {"image/png", "Leave encoding, offset and limit out to see the picture", `"base64"`},
+		`{"path":"/app/p.png","encoding":"UTF8"}`:    {"is not valid utf8", "Leave encoding"},
+		`{"path":"/app/p.png","offset":0}`:           {"image/png", "Leave encoding, offset and limit out"},
 		`{"path":"/app/bin","encoding":"shift_jis"}`: {"is not valid shift_jis", `"base64"`},
 		`{"path":"/app"}`:                            {"is a folder", "list_files"},
 		`{"path":"/app/none"}`:                       {`no file "/app/none"`, "list_files"},
@@ -209,5 +214,105 @@ func TestListOfManyFiles(t *testing.T) {
 	}
 	if !strings.Contains(r.text(), "Only 1000 of 20000") {
 		t.Errorf("the cut is not told: %s", r.text()[len(r.text())-200:])
+	}
+}
+
+// TestPathsThatCannotBeUsed holds that each answer names the path once, says
+// why, and sends the model nowhere in vain.
+func TestPathsThatCannotBeUsed(t *testing.T) {
+	p := &mcptest.Platform{}
+	s := start(t, p, Options{Place: embedded})
+	good(t, s, "create_sandbox", `{}`)
+	box := p.Sandbox(p.Alive()[0])
+	box.Special("/tmp/fifo", `path "/tmp/fifo" is a FIFO, not a regular file; read or write it with a command in the sandbox`)
+	box.Put("/tmp/loop", []byte("-> /tmp/loop"))
+	box.Special("/tmp/loop", `path "/tmp/loop": goes through too many symbolic links`)
+	box.Put("/tmp/dangling", []byte("-> /nope"))
+	box.Missing("/tmp/dangling", `path "/tmp/dangling": does not exist`)
+	box.Close("/usr/x", `path "/usr/x": is on a read-only file system`)
+	box.Close("/etc/passwd", `path "/etc/passwd": permission denied for user "user"; use a path below /home/user, or make the request as root`)
+	box.Close("/proc/self/environ", `path "/proc/self": links of procfs are not followed, they lead into running processes`)
+	box.Close("/proc/1/fd", `the sandbox agent's own process is not shown`)
+	for _, c := range []struct {
+		tool, path, want string
+	}{
+		{"read_file", "/tmp/fifo", `"/tmp/fifo" is no file and no folder but a pipe, a socket or a device. Use run_command for it`},
+		{"write_file", "/tmp/fifo", `"/tmp/fifo" is no file and no folder but a pipe, a socket or a device. Use run_command for it`},
+		{"list_files", "/tmp/fifo", `"/tmp/fifo" is no file and no folder but a pipe, a socket or a device. Use run_command for it`},
+		{"list_files", "/tmp/loop", "\"/tmp/loop\" is a link to \"/tmp/loop\", which is no file and no folder. See where it leads by run_command `readlink`."},
+		{"read_file", "/tmp/dangling", `no file "/tmp/dangling": it is a link to "/nope", which is not there. Write its target`},
+		{"list_files", "/tmp/dangling", `no folder "/tmp/dangling": it is a link to "/nope", which is not there. Write its target`},
+		{"write_file", "/usr/x", `"/usr/x" may not be written: it is on a read-only file system. Write below /app, /home/user or /tmp.`},
+		{"write_file", "/etc/passwd", `"/etc/passwd" may not be written: permission denied for user "user". Write below /app, /home/user or /tmp.`},
+		{"read_file", "/etc/passwd", `"/etc/passwd" may not be read: permission denied for user "user". Look at its owner and mode`},
+		{"list_files", "/etc/passwd", `"/etc/passwd" may not be listed: permission denied for user "user". Look at its owner and mode`},
+		{"list_files", "/proc/1/fd", `"/proc/1/fd" may not be listed: the sandbox agent's own process is not shown. Use run_command for it`},
+		{"read_file", "/proc/self/environ", `"/proc/self/environ" may not be read: path "/proc/self": links of procfs are not followed, they lead into running processes. Use run_command for it`},
+	} {
+		args := object{"path": c.path}
+		if c.tool == "write_file" {
+			args["content"] = "x"
+		}
+		r := call(t, s, c.tool, args)
+		if !r.IsError || !strings.HasPrefix(r.text(), c.want) {
+			t.Errorf("%s %s: %q, want %q", c.tool, c.path, r.text(), c.want)
+		}
+		if strings.Contains(r.text(), "sandbox "+box.ID) || strings.Contains(r.text(), "create_sandbox") {
+			t.Errorf("%s %s: a new sandbox helps nothing: %q", c.tool, c.path, r.text())
+		}
+	}
+}
+
+func TestListedPathIsClean(t *testing.T) {
+	s := with(t, Options{}, map[string]string{"/app/dir/f": "x"})
+	for given, want := range map[string]string{
+		"/app/dir/": "/app/dir", "//app/./dir//": "/app/dir", "/app/dir/../dir": "/app/dir", "/app/dir": "/app/dir",
+	} {
+		r := good(t, s, "list_files", object{"path": given})
+		if r.Data["path"] != want || r.text() != want+": 1 entry\nf (1 byte)" {
+			t.Errorf("%s: path %v, text %q", given, r.Data["path"], r.text())
+		}
+	}
+}
+
+func TestNumbersAgree(t *testing.T) {
+	s := with(t, Options{}, nil)
+	if r := good(t, s, "write_file", `{"path":"/app//./f","content":"x"}`); r.text() != "Wrote 1 byte to /app/f." || r.Data["path"] != "/app/f" {
+		t.Errorf("got %q", r.text())
+	}
+	for n, want := range map[int64]string{0: "0 bytes", 1: "1 byte", 2: "2 bytes", 1234: "1,234 bytes"} {
+		if got := byteCount(n); got != want {
+			t.Errorf("byteCount(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+// TestAllBytesOfSingleByteEncodings holds that an encoding of the WHATWG's with
+// a character for every byte reads every byte, and writes the same again.
+func TestAllBytesOfSingleByteEncodings(t *testing.T) {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	for _, name := range []string{"latin1", "windows-1252", "windows-1250", "windows-1251", "iso-8859-2", "koi8-r", "macintosh", "us-ascii"} {
+		c, err := findCoding(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, ok := c.decode(all)
+		if n := len([]rune(string(text))); !ok || n != 256 {
+			t.Errorf("%s: %v, %d characters", name, ok, n)
+			continue
+		}
+		if back, err := c.encode(text); err != nil || !bytes.Equal(back, all) {
+			t.Errorf("%s: other bytes come back, %v", name, err)
+		}
+	}
+	c, _ := findCoding("windows-1253") // has holes elsewhere
+	if _, ok := c.decode([]byte{0xd2}); ok {
+		t.Error("windows-1253 reads a byte that it does not have")
+	}
+	if _, err := c.encode([]byte("\u00d2")); err == nil {
+		t.Error("windows-1253 writes a character that it does not have")
 	}
 }

@@ -25,12 +25,12 @@ func killSandbox(Options) definition {
 	}
 }
 
-func (s *Set) killSandbox(ctx context.Context, a arguments, _ Request) (*Result, error) {
+func (s *Set) killSandbox(ctx context.Context, a arguments, r Request) (*Result, error) {
 	id, err := s.session.Kill(ctx, a.text("sandbox_id"))
 	if err != nil {
 		return nil, err
 	}
-	rep := &report{}
+	rep := r.report
 	rep.data.Bool("success", true)
 	rep.data.String("sandbox_id", id)
 	rep.text = append(rep.text, fmt.Sprintf("Sandbox %s was killed.", id))

@@ -2,9 +2,9 @@ package tool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/agent-sandbox/abx/internal/mcp/wire"
@@ -32,7 +32,7 @@ func listFiles(Options) definition {
 			ReadOnly: true, Idempotent: true,
 		},
 		params: []param{
-			{name: "path", kind: kindText, text: workDir, absolute: true, doc: "the folder, absolute; left out: /app, or the template's own folder where there is no /app"},
+			{name: "path", kind: kindText, text: workDir, absolute: true, aka: slices.Concat(akaFolder, akaPath), doc: "the folder, absolute; left out: /app, or the template's own folder where there is no /app"},
 			sandboxID,
 		},
 		run: (*Set).listFiles,
@@ -73,7 +73,12 @@ func (s *Set) listHome(ctx context.Context, sb *handle, rep *report) (*Result, e
 func (s *Set) list(ctx context.Context, sb *handle, rep *report, dir string) (*Result, error) {
 	list, err := sb.Files.List(ctx, dir, sandbox.Limit(s.o.Limits.Entries))
 	if err != nil {
-		return nil, s.noFolder(ctx, sb, dir, err)
+		return nil, noFolder(ctx, sb, dir, err)
+	}
+	if clean := path.Clean(dir); !strings.Contains(dir, "..") || len(list.Entries) == 0 {
+		dir = clean
+	} else {
+		dir = path.Dir(list.Entries[0].Path) // ".." behind a link leads elsewhere than it looks
 	}
 	return listing(rep, dir, list), nil
 }
@@ -104,7 +109,7 @@ func listing(rep *report, dir string, list *sandbox.Listing) *Result {
 	if len(list.Entries) == 0 {
 		lines.WriteString("(empty)\n")
 	}
-	rep.text = append(rep.text, fmt.Sprintf("%s: %d entries\n%s", dir, list.Total, strings.TrimSuffix(lines.String(), "\n")))
+	rep.text = append(rep.text, fmt.Sprintf("%s: %s\n%s", dir, count(list.Total, "entry", "entries"), strings.TrimSuffix(lines.String(), "\n")))
 	if truncated {
 		rep.note("Only %d of %d entries are listed: see the rest by run_command, such as `ls %q | tail -n +%d`.",
 			len(list.Entries), list.Total, dir, len(list.Entries)+1)
@@ -131,22 +136,7 @@ func line(e sandbox.Entry) string {
 	case "symlink":
 		return fmt.Sprintf("%s -> %s\n", e.Name, e.LinkTarget)
 	case "file":
-		return fmt.Sprintf("%s (%s bytes)\n", e.Name, thousands(e.Size))
+		return fmt.Sprintf("%s (%s)\n", e.Name, byteCount(e.Size))
 	}
 	return e.Name + " (special file)\n"
-}
-
-// noFolder says why dir could not be listed.
-func (s *Set) noFolder(ctx context.Context, sb *handle, dir string, err error) error {
-	switch {
-	case errors.Is(err, sandbox.ErrExpired):
-		return err
-	case errors.Is(err, sandbox.ErrNotFound):
-		return problemf(err, "Look at what is there by list_files of the folder above, or make it by run_command `mkdir -p`.", "no folder %s in the sandbox", quote(dir))
-	case errors.Is(err, sandbox.ErrInvalid):
-		if e, statErr := sb.Files.Stat(ctx, dir); statErr == nil && e.Type != sandbox.TypeDir {
-			return problemf(err, "Read it by read_file.", "%s is no folder but a file of %s bytes", quote(dir), thousands(e.Size))
-		}
-	}
-	return err
 }

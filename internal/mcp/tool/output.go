@@ -17,13 +17,13 @@ type stream struct {
 }
 
 // text is the stream as a model reads it: no terminal codes, progress bars
-// collapsed, cut at whole characters, with a line that counts what was left
-// out.
+// collapsed, cut at the end of a line where one is near, else at whole
+// characters, with a line that counts what was left out.
 func (s stream) text() string {
 	if s.total <= int64(len(s.kept)) {
 		return clean(s.kept)
 	}
-	head, tail := wholeEnd(s.kept[:s.head]), wholeStart(s.kept[s.head:])
+	head, tail := lineEnd(s.kept[:s.head]), lineStart(s.kept[s.head:])
 	left := s.total - int64(len(head)+len(tail))
 	where := "the whole could not be kept"
 	if s.file != "" {
@@ -31,12 +31,33 @@ func (s stream) text() string {
 	}
 	var b strings.Builder
 	b.WriteString(clean(head))
-	fmt.Fprintf(&b, "\n[... %s bytes left out; %s ...]\n", thousands(left), where)
+	fmt.Fprintf(&b, "\n[... %s left out; %s ...]\n", byteCount(left), where)
 	b.WriteString(clean(tail))
 	return b.String()
 }
 
 func (s stream) cut() bool { return s.total > int64(len(s.kept)) }
+
+// nearLine is how far from a cut the end of a line is looked for, in bytes.
+const nearLine = 1 << 10
+
+// lineEnd drops the line that p ends within, if its begin is near, or else the
+// character.
+func lineEnd(p []byte) []byte {
+	if i := bytes.LastIndexByte(p[max(0, len(p)-nearLine):], '\n'); i >= 0 {
+		return p[:max(0, len(p)-nearLine)+i]
+	}
+	return wholeEnd(p)
+}
+
+// lineStart drops the rest of a line that p begins within, if its end is near,
+// or else that of a character.
+func lineStart(p []byte) []byte {
+	if i := bytes.IndexByte(p[:min(nearLine, len(p))], '\n'); i >= 0 && i+1 < len(p) {
+		return p[i+1:]
+	}
+	return wholeStart(p)
+}
 
 // wholeEnd drops a character that p ends within.
 func wholeEnd(p []byte) []byte {
@@ -156,6 +177,22 @@ func collapse(p []byte) []byte {
 	}
 	return out
 }
+
+// plural is the one of two words that goes with n.
+func plural[N int | int64](n N, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// count writes n and its noun.
+func count[N int | int64](n N, one, many string) string {
+	return thousands(int64(n)) + " " + plural(n, one, many)
+}
+
+// byteCount writes a number of bytes.
+func byteCount[N int | int64](n N) string { return count(n, "byte", "bytes") }
 
 // thousands writes n with commas.
 func thousands(n int64) string {

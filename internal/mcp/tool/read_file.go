@@ -3,7 +3,6 @@ package tool
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"io"
 
@@ -29,7 +28,7 @@ func readFile(Options) definition {
 			ReadOnly: true, Idempotent: true,
 		},
 		params: []param{
-			{name: "path", kind: kindText, required: true, absolute: true, doc: "the absolute path of the file"},
+			{name: "path", kind: kindText, required: true, absolute: true, aka: akaPath, doc: "the absolute path of the file"},
 			sandboxID,
 			{name: "encoding", kind: kindText, text: encodingUTF8, doc: "utf-8, base64 for bytes, or a WHATWG name such as latin1, utf-16le, gbk, shift_jis"},
 			{name: "offset", kind: kindWhole, most: maxOffset, doc: "the byte to begin at; left out: 0"},
@@ -127,26 +126,26 @@ func more(f io.Reader, p *part) error {
 }
 
 func tooLarge(p *part, most int64) error {
-	size := "more than that"
+	size := "more bytes than that"
 	if p.size >= 0 {
-		size = thousands(p.size)
+		size = byteCount(p.size)
 	}
 	return problemf(nil, fmt.Sprintf("Read it in parts with offset and limit, such as offset 0 and limit %d, or look at it by run_command (head, tail, grep).", min(most, 1<<20)),
-		"%s has %s bytes; one call returns at most %s", quote(p.path), size, thousands(most))
+		"%s has %s; one call returns at most %s", quote(p.path), size, byteCount(most))
 }
 
 // picture returns a file that clients can show.
 func (s *Set) picture(rep *report, p *part, kind string) (*Result, error) {
 	if p.more || len(p.data) > s.o.Limits.Image {
 		return nil, problemf(nil, "Make it smaller by run_code or run_command, or read its bytes with encoding base64, offset and limit.",
-			"%s is a picture (%s) of %s bytes; at most %s bytes are shown", quote(p.path), kind, thousands(max(p.size, int64(len(p.data)))), thousands(int64(s.o.Limits.Image)))
+			"%s is a picture (%s) of %s; at most %s are shown", quote(p.path), kind, byteCount(max(p.size, int64(len(p.data)))), byteCount(s.o.Limits.Image))
 	}
 	rep.data.Grow(base64.StdEncoding.EncodedLen(len(p.data)) + 256)
 	rep.data.String("content", base64.StdEncoding.EncodeToString(p.data))
 	rep.data.String("encoding", encodingBase64)
 	rep.data.String("mime_type", kind)
 	rep.data.Int("size", int64(len(p.data)))
-	rep.text = append(rep.text, fmt.Sprintf("%s: picture (%s), %s bytes", p.path, kind, thousands(int64(len(p.data)))))
+	rep.text = append(rep.text, fmt.Sprintf("%s: picture (%s), %s", p.path, kind, byteCount(len(p.data))))
 	rep.media = append(rep.media, Content{MIMEType: kind, Data: p.data})
 	return rep.result(), nil
 }
@@ -155,8 +154,7 @@ func (s *Set) picture(rep *report, p *part, kind string) (*Result, error) {
 func (s *Set) textOf(rep *report, p *part, coding textCoding, textOnly bool) (*Result, error) {
 	text, used, skipped, ok := coding.decodePart(p.data, p.asked && p.offset > 0, p.more)
 	if !ok {
-		return nil, problemf(nil, `Read it with encoding "base64"; for other text, name its encoding, such as "latin1".`,
-			"%s is not valid %s: it is %s, %s bytes", quote(p.path), coding.name, fileType(p.data), thousands(max(p.size, int64(len(p.data)))))
+		return nil, notText(p, coding)
 	}
 	var b wire.Builder
 	b.Grow(len(text) + len(text)/16 + 256)
@@ -173,12 +171,15 @@ func (s *Set) textOf(rep *report, p *part, coding textCoding, textOnly bool) (*R
 		b.Int("next_offset", next)
 		rep.note("The file goes on: read the rest with offset %d%s.", next, ofSize(p.size))
 	}
+	if p.size >= 0 && p.offset > p.size || p.offset == p.size && p.offset > 0 {
+		rep.note("Nothing is left at offset %d: the file has %s.", p.offset, byteCount(p.size))
+	}
 	rep.data = b
 	shown := text
 	if most := s.o.Limits.ReadText; len(text) > most && !textOnly {
 		shown = wholeEnd(text[:most])
-		rep.note("Only the first %s of %s bytes are repeated here; structuredContent has all. Read parts with offset and limit.",
-			thousands(int64(len(shown))), thousands(int64(len(text))))
+		rep.note("Only the first %s of %s are repeated here; structuredContent has all. Read parts with offset and limit.",
+			thousands(int64(len(shown))), byteCount(len(text)))
 	}
 	res := rep.result()
 	notes := res.Content
@@ -190,22 +191,14 @@ func ofSize(size int64) string {
 	if size < 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (the file has %s bytes)", thousands(size))
+	return fmt.Sprintf(" (the file has %s)", byteCount(size))
 }
 
-// noFile says why path could not be read.
-func noFile(ctx context.Context, sb *handle, path string, err error) error {
-	switch {
-	case errors.Is(err, sandbox.ErrExpired):
-		return err
-	case errors.Is(err, sandbox.ErrNotFound):
-		return problemf(err, "Look for it by list_files.", "no file %s in the sandbox", quote(path))
-	case errors.Is(err, sandbox.ErrInvalid):
-		if e, statErr := sb.Files.Stat(ctx, path); statErr == nil && e.Type == sandbox.TypeDir {
-			return problemf(err, "Use list_files to see what is in it.", "%s is a folder", quote(path))
-		}
-	case errors.Is(err, sandbox.ErrUnauthorized):
-		return problemf(err, "Look at its owner and mode by run_command `ls -l`.", "%s may not be read: %v", quote(path), err)
+// notText refuses bytes that are no text in the encoding.
+func notText(p *part, coding textCoding) error {
+	next := `Read it with encoding "base64"; for other text, name its encoding, such as "latin1".`
+	if pictureType(p.data) != "" {
+		next = `Leave encoding, offset and limit out to see the picture, or ask for encoding "base64" to have its bytes.`
 	}
-	return err
+	return problemf(nil, next, "%s is not valid %s: it is %s, %s", quote(p.path), coding.said, fileType(p.data), byteCount(max(p.size, int64(len(p.data)))))
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 
@@ -79,9 +78,11 @@ type report struct {
 	sandbox string // to be named in the result
 }
 
-// note adds a sentence that the model should know.
+// note adds a sentence that the model should know, once.
 func (p *report) note(format string, args ...any) {
-	p.notes = append(p.notes, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); !slices.Contains(p.notes, text) {
+		p.notes = append(p.notes, text)
+	}
 }
 
 // result closes the report.
@@ -134,17 +135,26 @@ func problemf(err error, next, format string, args ...any) error {
 }
 
 // failed turns the error of a tool into a result. partial, if not nil, is what
-// came before the failure. This is the one table from errors to words for a
-// model.
-func failed(log *slog.Logger, tool string, err error, partial *Result) *Result {
-	res := failure(explain(log, tool, err))
-	if partial != nil {
-		res.Content = append(res.Content, partial.Content...)
+// came before the failure; else rep has what is to be told beside it. This is
+// the one table from errors to words for a model.
+func (s *Set) failed(tool string, err error, partial *Result, rep *report) *Result {
+	res := failure(s.explain(tool, err))
+	if partial == nil {
+		rep.text = nil
+		partial = rep.result()
 	}
+	res.Content = append(res.Content, partial.Content...)
 	return res
 }
 
-const tryAgain = "Try again; if it goes on, make a new sandbox by create_sandbox."
+const (
+	tryAgain = "Try again; if it goes on, make a new sandbox by create_sandbox."
+	startNew = "End the sandbox by kill_sandbox; the next call makes a new one."
+)
+
+// endProcesses says how to get below the limit of processes, where even a
+// shell may not be started any more.
+const endProcesses = "Code that runs already needs no new process: run_code `import os; os.kill(-1, 9)` ends all processes but Python itself; kill_sandbox ends the whole sandbox."
 
 // steps says what to do next about the errors of the session and the SDK. The
 // first that matches counts.
@@ -156,7 +166,7 @@ var steps = []struct {
 	{session.ErrDead, "It was killed or its lifetime is over: leave sandbox_id out to use the default sandbox, or make a new one by create_sandbox."},
 	{session.ErrNoDefault, "Give the sandbox_id of the sandbox to kill; sandboxes end with the session by themselves."},
 	{session.ErrEnded, "The server is stopping: start it again."},
-	{sandbox.ErrUnauthorized, "Check ABX_SANDBOX_API_KEY, or run: abx config set sandbox_api_key KEY."},
+	{sandbox.ErrUnauthorized, "Check ABX_SANDBOX_API_KEY, or the line sandbox_api_key in ~/.abx/config."},
 	{sandbox.ErrExpired, "The sandbox is gone, killed or at the end of its lifetime; call again without sandbox_id to get a new, empty one."},
 	{sandbox.ErrLost, "How the call ended is unknown; the next call shows whether the sandbox still lives, and makes a new one if not."},
 	{sandbox.ErrCapacity, "Kill a sandbox that is not needed by kill_sandbox, or try again later."},
@@ -167,7 +177,7 @@ var steps = []struct {
 
 // explain gives err its next step. An error that the sandbox's side did not
 // cause is told by a number only, which the log has too.
-func explain(log *slog.Logger, tool string, err error) error {
+func (s *Set) explain(tool string, err error) error {
 	var arg *badArgument
 	var known *problem
 	if errors.As(err, &arg) || errors.As(err, &known) {
@@ -176,9 +186,15 @@ func explain(log *slog.Logger, tool string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return problemf(err, "", "%s was cancelled: what ran was stopped, the sandbox can be used", tool)
 	}
-	var own interface{ Next() string }
-	if errors.As(err, &own) {
-		return &problem{err: err, next: own.Next()}
+	var own interface {
+		error
+		Next() string
+	}
+	if errors.As(err, &own) { // its words say all: where it was met is ours
+		return problemf(err, own.Next(), "%s", own.Error())
+	}
+	if inside := s.inside(err); inside != nil {
+		return inside
 	}
 	for _, s := range steps {
 		if errors.Is(err, s.is) {
@@ -189,6 +205,56 @@ func explain(log *slog.Logger, tool string, err error) error {
 		return &problem{err: err, next: tryAgain}
 	}
 	number := rand.Text()[:8]
-	log.Error("tool failed", "tool", tool, "number", number, "error", err)
+	s.o.Logger.Error("tool failed", "tool", tool, "number", number, "error", err)
 	return problemf(err, tryAgain, "%s: internal error %s", tool, number)
+}
+
+// inside explains an error that a sandbox answered, where the table's words are
+// about the platform; nil when they fit.
+func (s *Set) inside(err error) error {
+	var e *sandbox.Error
+	if !errors.As(err, &e) || e.SandboxID == "" {
+		return nil
+	}
+	switch {
+	case lostUser(err):
+		return problemf(err, startNew, "sandbox %s: %s: its /etc/passwd was overwritten, and without that user nothing can run in it or be written", e.SandboxID, e.Message)
+	case errors.Is(err, sandbox.ErrUnauthorized) && s.o.Place.Local:
+		return &problem{err: err, next: startNew}
+	case errors.Is(err, sandbox.ErrCapacity) && strings.Contains(e.Message, "limit of processes"):
+		return &problem{err: err, next: endProcesses}
+	case errors.Is(err, sandbox.ErrCapacity):
+		return &problem{err: err, next: "Try again when something in the sandbox has ended or was removed."}
+	}
+	return nil
+}
+
+// lostUser reports whether err says that the sandbox does not know its own user
+// any more.
+func lostUser(err error) bool {
+	var e *sandbox.Error
+	return errors.Is(err, sandbox.ErrUnauthorized) && errors.As(err, &e) && strings.HasPrefix(e.Message, "unknown user")
+}
+
+// longTimeout is err in words about the argument timeout, if it is a platform's
+// that lets no sandbox live for so many seconds.
+func longTimeout(err error, seconds int64) error {
+	var e *sandbox.Error
+	if errors.Is(err, sandbox.ErrInvalid) && errors.As(err, &e) && strings.Contains(strings.ToLower(e.Message), "timeout") {
+		return bad("timeout", "%d is too large: %s", seconds, e.Message)
+	}
+	return err
+}
+
+// noTemplate is err, if it says that there is no such template, with what to do:
+// name is the one that was asked for, "" for the server's own.
+func (s *Set) noTemplate(err error, name string) error {
+	var e *sandbox.Error
+	if !errors.Is(err, sandbox.ErrNotFound) || !errors.As(err, &e) {
+		return err
+	}
+	if name == "" {
+		return problemf(err, "Give create_sandbox a template that is there; ABX_DEFAULT_TEMPLATE names the server's own.", "the server's template %s: %s", quote(s.o.Template), e.Message)
+	}
+	return problemf(err, "Choose one that is there, or leave template out.", "argument \"template\": %s", e.Message)
 }

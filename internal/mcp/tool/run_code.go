@@ -12,7 +12,7 @@ import (
 	"github.com/agent-sandbox/abx/sandbox"
 )
 
-func runCode(Options) definition {
+func runCode(o Options) definition {
 	fields := outcomeFields()
 	fields = append(fields[:len(fields)-1], []field{
 		{name: "output_files", kind: "array", doc: "files that the code made or changed", always: true, items: outputFileItems},
@@ -26,20 +26,20 @@ func runCode(Options) definition {
 		Tool: Tool{
 			Name:  "run_code",
 			Title: "Run code",
-			Description: "Runs code in a sandbox by a code interpreter that keeps variables, imports and the working folder between the calls of one language. " +
+			Description: o.Place.warn("Runs code in a sandbox by a code interpreter that keeps variables, imports and the working folder between the calls of one language. " +
 				"Returns stdout, stderr (with the traceback of an error), the value of the last expression, pictures that were drawn, and the files that the code wrote. " +
-				"There is no standard input. At its timeout the code is interrupted. Leave sandbox_id out to use the default sandbox.",
+				"There is no standard input. At its timeout the code is interrupted. Leave sandbox_id out to use the default sandbox." + o.Place.languages()),
 			Output:      outputSchema(append(fields, reportFields...)),
-			Destructive: true, OpenWorld: true,
+			Destructive: true, OpenWorld: o.Place.Network != noNetwork,
 		},
 		params: []param{
-			{name: "code", kind: kindText, required: true, doc: "the code to run"},
-			{name: "language", kind: kindText, text: "python", enum: []string{"python", "javascript", "shell", "typescript", "r"},
+			{name: "code", kind: kindText, required: true, aka: []string{"source", "script", "python", "program"}, doc: "the code to run"},
+			{name: "language", kind: kindText, text: "python", enum: []string{"python", "javascript", "shell", "typescript", "r"}, aka: []string{"lang", "kernel", "runtime"},
 				aliases: map[string]string{"py": "python", "python3": "python", "ipython": "python", "js": "javascript", "node": "javascript", "nodejs": "javascript",
 					"ts": "typescript", "bash": "shell", "sh": "shell", "zsh": "shell", "rscript": "r"},
 				doc: "the language of the code"},
 			sandboxID,
-			{name: "timeout", kind: kindWhole, whole: 30, least: 1, doc: "seconds after which the code is interrupted"},
+			{name: "timeout", kind: kindWhole, whole: 30, least: 1, most: Longest, aka: akaTimeout, doc: "seconds after which the code is interrupted"},
 		},
 		run: (*Set).runCode,
 	}
@@ -61,10 +61,13 @@ func (s *Set) runCode(ctx context.Context, a arguments, r Request) (*Result, err
 	}
 	defer lease.Release()
 	sb, lang := lease.Sandbox, a.text("language")
-	if err := sb.prepare(ctx, lang); err != nil {
-		return nil, noLanguage(lang, err)
+	if sb.Info().Isolation == "" { // a platform that does not know FirstDir
+		if err := sb.prepare(ctx, lang); err != nil {
+			return nil, noLanguage(lang, err)
+		}
 	}
 	opts := []sandbox.CodeOption{
+		sandbox.FirstDir(workDir), sandbox.MaxOutput(maxResults),
 		sandbox.Language(wireLanguage(lang)), sandbox.Timeout(timeout), sandbox.OutputFiles(),
 		sandbox.Window(s.o.Limits.Head, s.o.Limits.Tail),
 	}
@@ -78,9 +81,13 @@ func (s *Set) runCode(ctx context.Context, a arguments, r Request) (*Result, err
 	if ex.StateLost {
 		sb.forget(lang)
 	}
-	s.codeReport(rep, ex, lang, a.whole("timeout"), sb.Info().Network)
+	s.codeReport(rep, ex, lang, a.whole("timeout"), sb.Info())
 	return rep.result(), err
 }
+
+// maxResults bounds what the results of one call may hold of the server's
+// memory, in bytes, before they are cut for the model.
+const maxResults = 16 << 20
 
 // wireLanguage is the interpreter's name of a language.
 func wireLanguage(lang string) string {
@@ -142,12 +149,16 @@ func (h *handle) forget(lang string) {
 	h.ready[lang] = false
 }
 
-func (s *Set) codeReport(rep *report, ex *sandbox.Execution, lang string, seconds int64, network string) {
+func (s *Set) codeReport(rep *report, ex *sandbox.Execution, lang string, seconds int64, info sandbox.Info) {
+	if lang == "python" {
+		readable(ex.Results)
+	}
 	o := outcome{Output: ex.Output, exitCode: ex.ExitCode, reason: ex.Reason, detail: ex.Detail, shown: len(ex.Results) > 0, broken: ex.Reason == "" || ex.Reason == sandbox.ReasonSandboxLost}
 	if ex.Error != nil {
 		o.more = s.traceback(ex)
 	}
-	o.report(rep, network)
+	o.cut = s.cutsValue(rep, ex)
+	missed := o.report(rep, info)
 	d := &rep.data
 	d.Raw("output_files", outputFiles(rep, ex))
 	if ex.OutputFilesTotal > len(ex.OutputFiles) {
@@ -163,14 +174,17 @@ func (s *Set) codeReport(rep *report, ex *sandbox.Execution, lang string, second
 	}
 	if ex.Background > 0 {
 		d.Int("background", int64(ex.Background))
-		rep.note("Still running in the background: %d threads or processes.", ex.Background)
+		rep.note("Still running in the background: %s.", count(ex.Background, "thread or process", "threads or processes"))
 	}
 	if ex.Reason == sandbox.ReasonTimeout {
-		kept := "; variables are kept"
+		kept, next := "; variables are kept", "Give a larger timeout, or run long work in the background by run_command."
 		if ex.StateLost {
 			kept = ""
 		}
-		rep.note("Interrupted at its timeout of %d s%s. Give a larger timeout, or run long work in the background by run_command.", seconds, kept)
+		if missed {
+			next = "It waited for the network; a larger timeout would not help."
+		}
+		rep.note("Interrupted at its timeout of %d s%s. %s", seconds, kept, next)
 	}
 }
 
@@ -185,6 +199,25 @@ func (s *Set) traceback(ex *sandbox.Execution) string {
 		return ""
 	}
 	return strings.TrimRight(text, "\n") + "\n"
+}
+
+// cutsValue reports whether a text of what the code displayed is too long to be
+// shown whole, and notes how to get the rest.
+func (s *Set) cutsValue(rep *report, ex *sandbox.Execution) bool {
+	most := s.o.Limits.Head + s.o.Limits.Tail
+	for _, r := range ex.Results {
+		n := max(len(r.Text), len(r.Markdown), len(r.HTML), len(r.JSON), len(r.LaTeX), len(r.SVG), len(r.JavaScript))
+		if n <= most {
+			continue
+		}
+		if r.IsMain {
+			rep.note("The value has %s of text, of which begin and end are shown: print a part of it (in Python it is still in `_`), or write it to a file and read that in parts.", byteCount(n))
+		} else {
+			rep.note("A displayed value has %s of text, of which begin and end are shown: display a part of it, or write it to a file and read that in parts.", byteCount(n))
+		}
+		return true
+	}
+	return false
 }
 
 // shorten cleans a text of the interpreter and cuts it as a stream is cut.
@@ -210,7 +243,7 @@ func outputFiles(rep *report, ex *sandbox.Execution) []byte {
 		}
 		list = append(list, b.JSON()...)
 		if i < 20 {
-			lines = append(lines, fmt.Sprintf("%s (%s bytes)", f.Path, thousands(f.Size)))
+			lines = append(lines, fmt.Sprintf("%s (%s)", f.Path, byteCount(f.Size)))
 		}
 	}
 	if more := max(ex.OutputFilesTotal, len(ex.OutputFiles)) - len(lines); len(lines) > 0 && more > 0 {
@@ -236,8 +269,8 @@ func (s *Set) results(rep *report, ex *sandbox.Execution) {
 			}
 			pictures++
 			if len(p.Data) > s.o.Limits.Image || len(p.Data) > room {
-				rep.note("A picture (%s, %s bytes) is over the limit and was left out: save it to a file, or draw it smaller (at most %s bytes each, %s bytes together).",
-					p.MIMEType, thousands(int64(len(p.Data))), thousands(int64(s.o.Limits.Image)), thousands(int64(s.o.Limits.Images)))
+				rep.note("A picture (%s, %s) is over the limit and was left out: save it to a file, or draw it smaller (at most %s each, %s together).",
+					p.MIMEType, byteCount(len(p.Data)), byteCount(s.o.Limits.Image), byteCount(s.o.Limits.Images))
 				continue
 			}
 			room -= len(p.Data)
@@ -246,7 +279,7 @@ func (s *Set) results(rep *report, ex *sandbox.Execution) {
 		s.forms(rep, r, pictures > 0)
 	}
 	if ex.ResultsOmitted > 0 {
-		rep.note("%d displayed values were left out: there were too many.", ex.ResultsOmitted)
+		rep.note("%s left out: there were too many.", count(ex.ResultsOmitted, "displayed value was", "displayed values were"))
 	}
 }
 
@@ -276,6 +309,6 @@ func (s *Set) forms(rep *report, r sandbox.CodeResult, pictured bool) {
 		}
 	}
 	if len(r.PDF) > 0 {
-		rep.note("The code displayed a PDF of %s bytes, which cannot be shown: save it to a file.", thousands(int64(len(r.PDF))))
+		rep.note("The code displayed a PDF of %s, which cannot be shown: save it to a file.", byteCount(len(r.PDF)))
 	}
 }

@@ -4,30 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/agent-sandbox/abx/sandbox"
 )
 
-func runCommand(Options) definition {
+func runCommand(o Options) definition {
 	return definition{
 		Tool: Tool{
 			Name:  "run_command",
 			Title: "Run a shell command",
-			Description: "Runs a command line by `sh -c` in a sandbox and returns stdout, stderr and the exit code (an exit code other than 0 is an ordinary result). " +
+			Description: o.Place.warn("Runs a command line by `sh -c` in a sandbox and returns stdout, stderr and the exit code (an exit code other than 0 is an ordinary result). " +
+				"Each call is a new shell: cd and variables do not stay (those of run_code with language shell do), and sh may be another than bash. " +
 				"There is no standard input. The call returns when the command ends; a process started with `&` goes on in the background. " +
 				"Of long output the begin and the end are returned, and the whole is kept in a file that the result names. " +
-				"Leave sandbox_id out to use the default sandbox.",
+				"Leave sandbox_id out to use the default sandbox."),
 			Output:      outputSchema(append(outcomeFields(), reportFields...)),
-			Destructive: true, OpenWorld: true,
+			Destructive: true, OpenWorld: o.Place.Network != noNetwork,
 		},
 		params: []param{
-			{name: "command", kind: kindText, required: true, doc: "the shell command line to run"},
+			{name: "command", kind: kindText, required: true, aka: []string{"cmd", "command_line", "commands", "script", "shell", "bash"}, doc: "the shell command line to run"},
 			sandboxID,
-			{name: "cwd", kind: kindText, text: workDir, absolute: true, doc: "the working folder, absolute; left out: /app, or the template's own folder where there is no /app"},
-			{name: "timeout", kind: kindWhole, whole: 60, least: 1, doc: "seconds after which the command is killed"},
+			{name: "cwd", kind: kindText, text: workDir, absolute: true, aka: slices.Concat(akaFolder, []string{"path"}), doc: "the working folder, absolute; left out: /app, or the template's own folder where there is no /app"},
+			{name: "timeout", kind: kindWhole, whole: 60, least: 1, most: Longest, aka: akaTimeout, doc: "seconds after which the command is killed"},
 		},
 		run: (*Set).runCommand,
 	}
@@ -89,10 +90,13 @@ func (s *Set) runCommand(ctx context.Context, a arguments, r Request) (*Result, 
 		return nil, err
 	}
 	o := outcome{Output: res.Output, exitCode: res.ExitCode, reason: res.Reason, detail: res.Detail, pids: res.Background, broken: err != nil}
-	o.report(rep, sb.Info().Network)
+	missed := o.report(rep, sb.Info())
 	if res.Reason == sandbox.ReasonTimeout {
-		rep.note("Stopped at its timeout of %d s. Give a larger timeout, or run it in the background: %s, and look into the file later.",
-			a.whole("timeout"), "`nohup COMMAND > /tmp/out.log 2>&1 &`")
+		next := " Give a larger timeout, or run it in the background: `nohup COMMAND > /tmp/out.log 2>&1 &`, and look into the file later."
+		if missed {
+			next = " It waited for the network; a larger timeout would not help."
+		}
+		rep.note("Stopped at its timeout of %d s.%s", a.whole("timeout"), next)
 	}
 	return rep.result(), err
 }
@@ -105,11 +109,12 @@ type outcome struct {
 	pids           []int
 	more           string // to stand at the end of stderr
 	shown          bool   // there is more to see than the streams
+	cut            bool   // something beside the streams was left out
 	broken         bool   // the call failed: how it ended is not known
 }
 
-// report writes o as data and as text.
-func (o *outcome) report(rep *report, network string) {
+// report writes o as data and as text. It reports whether a network was missed.
+func (o *outcome) report(rep *report, info sandbox.Info) (missed bool) {
 	streams := [2]stream{
 		{o.Stdout, o.StdoutHead, o.StdoutTotal, o.StdoutFile},
 		{o.Stderr, o.StderrHead, o.StderrTotal, o.StderrFile},
@@ -132,7 +137,7 @@ func (o *outcome) report(rep *report, network string) {
 	if o.detail != "" {
 		d.String("detail", o.detail)
 	}
-	d.Bool("truncated", streams[0].cut() || streams[1].cut())
+	d.Bool("truncated", streams[0].cut() || streams[1].cut() || o.cut)
 	for i, name := range [2]string{"stdout", "stderr"} {
 		if streams[i].cut() {
 			d.Int(name+"_bytes", streams[i].total)
@@ -143,7 +148,7 @@ func (o *outcome) report(rep *report, network string) {
 	}
 	if len(o.pids) > 0 {
 		d.Raw("background_pids", []byte(strings.ReplaceAll(fmt.Sprint(o.pids), " ", ",")))
-		rep.note("Still running in the background: process %s. Stop it by `kill`.", strings.Trim(fmt.Sprint(o.pids), "[]"))
+		rep.note("%s", o.background())
 	}
 	shown := paragraphs(stdout, stderr)
 	if len(shown) == 0 && !o.shown && !o.broken {
@@ -153,7 +158,25 @@ func (o *outcome) report(rep *report, network string) {
 	if !o.broken {
 		rep.text = append(rep.text, o.status(reason))
 	}
-	rep.hints(stdout+"\n"+stderr, o.exitCode, network)
+	if reason == sandbox.ReasonPidsLimit {
+		rep.note("No process can be started above the limit: end those that are not needed by `kill PID`; `kill -9 -1`, which the shell does itself, ends all, the interpreters of run_code too. %s", endProcesses)
+	}
+	return rep.hints(stdout+"\n"+stderr, o, info.Network)
+}
+
+// mostPIDs is how many background processes the SDK names.
+const mostPIDs = 16
+
+// background says which processes go on.
+func (o *outcome) background() string {
+	pids := strings.ReplaceAll(strings.Trim(fmt.Sprint(o.pids), "[]"), " ", ", ")
+	switch n := len(o.pids); {
+	case n == 1:
+		return "Still running in the background: process " + pids + ". Stop it by `kill`."
+	case n < mostPIDs:
+		return "Still running in the background: processes " + pids + ". Stop them by `kill`."
+	}
+	return fmt.Sprintf("Still running in the background: %d processes or more, the first are %s. `ps -e` lists all; `kill` stops one, `pkill NAME` those of a name.", len(o.pids), pids)
 }
 
 // paragraphs shows both streams, the second under a heading.
@@ -177,33 +200,4 @@ func (o *outcome) status(reason string) string {
 		s += ": " + o.detail
 	}
 	return s + "]"
-}
-
-// Signs of trouble in what a program writes, whatever their case where that
-// differs between programs.
-var (
-	noInput = regexp.MustCompile(`EOFError: EOF when reading`)
-	noNames = regexp.MustCompile(`\b(EAI_AGAIN|ENOTFOUND|getaddrinfo)\b|(?i:could not resolve host|name resolution|name or service not known|no such host|` +
-		`network is unreachable|unable to resolve host|bad address ')`)
-)
-
-// hints adds notes about troubles that a program words badly.
-func (p *report) hints(output string, exitCode int, network string) {
-	if exitCode == 0 {
-		return
-	}
-	if noInput.MatchString(output) {
-		p.note("The program waited for input, and there is none: give it by a pipe (`printf 'text\\n' | program`), a file or arguments.")
-	}
-	if !noNames.MatchString(output) {
-		return
-	}
-	switch network {
-	case "none":
-		p.note("This sandbox has no network: names cannot be resolved and nothing can be downloaded. Use what is installed, or bring files in by write_file.")
-	case "allow":
-		p.note("This sandbox reaches allowed hosts only; the name is probably not one of them.")
-	default:
-		p.note("The name could not be resolved: the sandbox may have no network, or the name may not exist.")
-	}
 }

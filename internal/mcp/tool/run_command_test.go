@@ -38,11 +38,23 @@ func TestRunCommand(t *testing.T) {
 		{"oom", nil, mcptest.End{Code: 137, Reason: "oom", Detail: "memory limit 2 GiB reached (peak 2.0 GiB)"},
 			object{"reason": "oom", "detail": "memory limit 2 GiB reached (peak 2.0 GiB)"}, []string{"oom: memory limit 2 GiB"}},
 		{"background", nil, mcptest.End{Stdout: "ok\n", Background: []int{7, 9}},
-			object{"background_pids": []any{7., 9.}}, []string{"Still running in the background: process 7 9"}},
+			object{"background_pids": []any{7., 9.}}, []string{"Still running in the background: processes 7, 9. Stop them by `kill`."}},
+		{"bash in dash", nil, mcptest.End{Stderr: "/bin/sh: 1: Syntax error: \"(\" unexpected\n", Code: 2}, nil, []string{"`sh` is not bash here"}},
+		{"source in dash", nil, mcptest.End{Stderr: "/bin/sh: 1: source: not found\n", Code: 127}, nil, []string{"`sh` is not bash here"}},
+		{"pipefail in dash", nil, mcptest.End{Stderr: "/bin/sh: 1: set: Illegal option -o pipefail\n", Code: 2}, nil, []string{"bash -c"}},
+		{"substitution in dash", nil, mcptest.End{Stderr: "sh: 1: Bad substitution\n", Code: 2}, nil, []string{"bash -c"}},
+		{"no bash meant", nil, mcptest.End{Stderr: "/bin/sh: 1: Syntax error: end of file unexpected\n/bin/sh: 1: go: not found\n", Code: 2}, object{"notes": nil}, nil},
+		{"no password", nil, mcptest.End{Stderr: "Password: Traceback (most recent call last):\nEOFError\n", Code: 1}, nil, []string{"waited for input"}},
+		{"no more of a pickle", nil, mcptest.End{Stderr: "EOFError: Ran out of input\n", Code: 1}, object{"notes": nil}, nil},
 		{"no input", nil, mcptest.End{Stderr: "EOFError: EOF when reading a line\n", Code: 1}, nil, []string{"waited for input"}},
 		{"no network", &e2b.SandboxAbx{Network: "none"}, mcptest.End{Stderr: "curl: (6) Could not resolve host: example.com\n", Code: 6}, nil, []string{"This sandbox has no network"}},
-		{"a missing module is no missing network", &e2b.SandboxAbx{Network: "none"}, mcptest.End{Stderr: "ModuleNotFoundError: No module named 'x'\n", Code: 1},
+		{"a missing module where there is a network", &e2b.SandboxAbx{Network: "open"}, mcptest.End{Stderr: "ModuleNotFoundError: No module named 'x'\n", Code: 1},
 			object{"notes": nil}, nil},
+		{"one in the background", nil, mcptest.End{Background: []int{7}}, nil, []string{"background: process 7. Stop it by `kill`."}},
+		{"many in the background", nil, mcptest.End{Background: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}, nil,
+			[]string{"16 processes or more, the first are 1, 2, 3", "15, 16. `ps -e` lists all"}},
+		{"too many processes", nil, mcptest.End{Code: 2, Reason: "pids-limit", Detail: "process limit 512 reached", Background: []int{7}}, nil,
+			[]string{"`kill -9 -1`, which the shell does itself", "os.kill(-1, 9)", "kill_sandbox"}},
 		{"unknown network", nil, mcptest.End{Stderr: "Temporary failure in name resolution\n", Code: 1}, nil, []string{"may have no network"}},
 		{"colours and progress", nil, mcptest.End{Stdout: "\x1b[01;34mdir\x1b[0m\n 10%\r 50%\r100%\ndone\r\n"}, object{"stdout": "dir\n100%\ndone\n"}, nil},
 		{"not UTF-8", nil, mcptest.End{Stdout: "a\xff\xfeb\n"}, object{"stdout": "a\uFFFDb\n"}, nil},
@@ -123,6 +135,37 @@ func TestLongOutputIsCut(t *testing.T) {
 	}
 	if r.Data["truncated"] != true || r.Data["stdout_bytes"] != float64(len(whole)) || r.Data["stdout_file"] != "/tmp/.abx/out" {
 		t.Errorf("got %v, %v, %v", r.Data["truncated"], r.Data["stdout_bytes"], r.Data["stdout_file"])
+	}
+}
+
+// TestCutFallsAtTheEndOfALine holds that no half of a line reads like data.
+func TestCutFallsAtTheEndOfALine(t *testing.T) {
+	lines := strings.Repeat("197075\n", 100_000)
+	far := strings.Repeat("x", 2<<10) // no line ends near the cut
+	for _, c := range []struct {
+		name, whole string
+		head, tail  string // where they end and begin
+	}{
+		{"lines", lines, "197075", "197075\n"},
+		{"a long line each side", "a\n" + strings.Repeat(far, 20) + "\nb\n", "xxx", "xxx"},
+		{"a long line before", strings.Repeat(far, 20) + "\n" + lines, "xxx", "197075\n"},
+		{"an empty line at the cut", strings.Repeat("y\n\n", 50_000), "y", "y\n\n"},
+	} {
+		p := commands(func(string) mcptest.End {
+			return mcptest.End{Stdout: c.whole[:12<<10] + c.whole[len(c.whole)-20<<10:], StdoutBytes: int64(len(c.whole)), StdoutFile: "/tmp/.abx/out"}
+		})
+		out := good(t, start(t, p, Options{}), "run_command", object{"command": "x"}).Data["stdout"].(string)
+		head, rest, _ := strings.Cut(out, "\n[... ")
+		marker, tail, _ := strings.Cut(rest, " ...]\n")
+		if left := len(c.whole) - len(head) - len(tail); !strings.HasPrefix(marker, thousands(int64(left))+" bytes left out") {
+			t.Errorf("%s: %q, but %d bytes are", c.name, marker, left)
+		}
+		if !strings.HasPrefix(c.whole, head) || !strings.HasSuffix(c.whole, tail) || len(head) < 11<<10 || len(tail) < 19<<10 {
+			t.Errorf("%s: head of %d, tail of %d bytes", c.name, len(head), len(tail))
+		}
+		if !strings.HasSuffix(strings.TrimRight(head, "\n"), c.head) || !strings.HasPrefix(strings.TrimLeft(tail, "\n"), c.tail) {
+			t.Errorf("%s: ...%q, %q...", c.name, head[len(head)-10:], tail[:10])
+		}
 	}
 }
 

@@ -39,6 +39,100 @@ func TestCreateSandbox(t *testing.T) {
 	}
 }
 
+// TestAddressesThatLeadNowhere holds that a model is not handed an address that
+// its user could open in vain, while the data keeps the field that clients know.
+func TestAddressesThatLeadNowhere(t *testing.T) {
+	for _, c := range []struct {
+		place Place
+		shown bool
+	}{{Place{}, true}, {embedded, false}} {
+		r := good(t, start(t, &mcptest.Platform{}, Options{Place: c.place}), "create_sandbox", `{}`)
+		if strings.Contains(r.text(), "http://") != c.shown || !strings.HasPrefix(r.Data["url"].(string), "http://80-") {
+			t.Errorf("%+v: url %v, text %s", c.place, r.Data["url"], r.text())
+		}
+	}
+}
+
+// TestReplacementIsToldByErrorsToo: to read what was written before is the most
+// likely call after the default sandbox has died.
+func TestReplacementIsToldByErrorsToo(t *testing.T) {
+	p := &mcptest.Platform{}
+	s := start(t, p, Options{})
+	good(t, s, "write_file", object{"path": "/app/f", "content": "x"})
+	p.Sandbox(p.Alive()[0]).Expire()
+	r := call(t, s, "read_file", object{"path": "/app/f"})
+	for _, w := range []string{`no file "/app/f"`, "This is a new, empty one", "sandbox_id: " + p.Alive()[0]} {
+		if !r.IsError || !strings.Contains(r.text(), w) {
+			t.Errorf("%q is not in %q", w, r.text())
+		}
+	}
+	if r = call(t, s, "read_file", object{"path": "/app/f"}); strings.Contains(r.text(), "new, empty") {
+		t.Errorf("told twice: %s", r.text())
+	}
+	// An id that is new to the client is told also when the call failed.
+	r = callWith(t, s, "read_file", object{"path": "/app/f"}, Request{Fresh: true})
+	if !strings.Contains(r.text(), "sandbox_id: i") {
+		t.Errorf("the sandbox of a failed call is not named: %s", r.text())
+	}
+}
+
+// TestDeathThatThePlatformDoesNotKnowYet: a default sandbox is replaced also
+// when only the call itself finds it dead.
+func TestDeathThatThePlatformDoesNotKnowYet(t *testing.T) {
+	asked := 0
+	p := &mcptest.Platform{}
+	p.Requests = func(_, path string) {
+		if strings.HasSuffix(path, "/timeout") {
+			asked++
+		}
+	}
+	s := start(t, p, Options{})
+	good(t, s, "write_file", object{"path": "/app/f", "content": "x"})
+	id := p.Alive()[0]
+	p.Sandbox(id).Vanish(3) // the control plane thinks it alive for three calls more
+	r := good(t, s, "write_file", object{"path": "/app/f", "content": "x"})
+	if !strings.Contains(r.text(), "This is a new, empty one") || asked < 4 {
+		t.Errorf("after %d extensions: %s", asked, r.text())
+	}
+	// One that is named is not replaced.
+	id = p.Alive()[0]
+	p.Sandbox(id).Vanish(3)
+	if r := call(t, s, "write_file", object{"path": "/app/f", "content": "x", "sandbox_id": id}); !r.IsError {
+		t.Errorf("got %s", r.text())
+	}
+}
+
+func TestSandboxThatLostItsUser(t *testing.T) {
+	p := &mcptest.Platform{}
+	s := start(t, p, Options{Place: embedded})
+	good(t, s, "create_sandbox", `{}`)
+	p.Sandbox(p.Alive()[0]).Forget(`unknown user: "user"`)
+	for tool, args := range map[string]object{
+		"run_command": {"command": "ls"}, "read_file": {"path": "/app/f"}, "write_file": {"path": "/app/f", "content": ""}, "list_files": {"path": "/tmp"},
+	} {
+		r := call(t, s, tool, args)
+		if !r.IsError || strings.Contains(r.text(), "API_KEY") || strings.Contains(r.text(), "Write below") {
+			t.Errorf("%s: %s", tool, r.text())
+		}
+		for _, w := range []string{`unknown user: "user"`, "/etc/passwd", "kill_sandbox"} {
+			if !strings.Contains(r.text(), w) {
+				t.Errorf("%s: %q is not in %q", tool, w, r.text())
+			}
+		}
+	}
+}
+
+func TestProcessLimitOfASandbox(t *testing.T) {
+	p := &mcptest.Platform{}
+	s := start(t, p, Options{})
+	good(t, s, "create_sandbox", `{}`)
+	p.Sandbox(p.Alive()[0]).Full("command '/bin/sh': the sandbox's limit of processes is reached; end some first")
+	r := call(t, s, "run_command", object{"command": "ls"})
+	if !r.IsError || !strings.Contains(r.text(), "os.kill(-1, 9)") || strings.Contains(r.text(), "Kill a sandbox that is not needed") {
+		t.Errorf("got %s", r.text())
+	}
+}
+
 func TestDefaultSandboxIsSharedAndKilled(t *testing.T) {
 	p := &mcptest.Platform{}
 	s := start(t, p, Options{})
@@ -114,7 +208,8 @@ func TestPlatformTroubles(t *testing.T) {
 	}{
 		{http.StatusUnauthorized, "bad key", []string{"bad key", "ABX_SANDBOX_API_KEY"}},
 		{http.StatusTooManyRequests, "256 sandboxes run (setting sandboxes)", []string{"256 sandboxes run", "kill_sandbox"}},
-		{http.StatusNotFound, "template 'x' not found", []string{"template 'x' not found"}},
+		{http.StatusNotFound, `template "x" was not found; this host has base`, []string{`argument "template": template "x" was not found; this host has base. Choose one`}},
+		{http.StatusBadRequest, "Timeout cannot be greater than 1 hours", []string{`argument "timeout": 300 is too large: Timeout cannot be greater than 1 hours`}},
 		{http.StatusInternalServerError, "boom", []string{"boom", "Try again"}},
 	} {
 		p := &mcptest.Platform{Refuse: func(method, path string) (int, string) {
@@ -176,5 +271,36 @@ func TestPanic(t *testing.T) {
 	res := broken.Call(t.Context(), "list_files", Request{})
 	if !res.IsError || !strings.Contains(res.Content[0].Text, "internal error") || strings.Contains(res.Content[0].Text, "goroutine") {
 		t.Errorf("got %+v", res)
+	}
+}
+
+func TestServersOwnTemplateIsMissing(t *testing.T) {
+	p := &mcptest.Platform{Refuse: func(_, path string) (int, string) {
+		if path == "/sandboxes" {
+			return http.StatusNotFound, `template "mine" was not found; this host has base`
+		}
+		return 0, ""
+	}}
+	for tool, args := range map[string]string{"list_files": `{}`, "create_sandbox": `{}`, "run_command": `{"command":"ls"}`} {
+		r := call(t, start(t, p, Options{Template: "mine"}), tool, args)
+		for _, w := range []string{"the server's template", "this host has base", "ABX_DEFAULT_TEMPLATE"} {
+			if !r.IsError || !strings.Contains(r.text(), w) {
+				t.Errorf("%s: %q is not in %q", tool, w, r.text())
+			}
+		}
+	}
+}
+
+// TestTimeoutThatThePlatformRefuses: some platforms allow less than a day.
+func TestTimeoutThatThePlatformRefuses(t *testing.T) {
+	p := &mcptest.Platform{Refuse: func(_, path string) (int, string) {
+		if strings.HasSuffix(path, "/timeout") {
+			return http.StatusBadRequest, "Timeout cannot be greater than 1 hours"
+		}
+		return 0, ""
+	}}
+	r := call(t, start(t, p, Options{}), "run_command", `{"command":"ls","timeout":7200}`)
+	if !r.IsError || !strings.Contains(r.text(), `argument "timeout": 7200 is too large: Timeout cannot be greater than 1 hours`) {
+		t.Errorf("got %s", r.text())
 	}
 }

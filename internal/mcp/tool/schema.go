@@ -33,6 +33,9 @@ func (p *param) schema() []byte {
 	}
 	if p.kind == kindWhole {
 		b.Int("minimum", p.least)
+		if p.most > 0 && p.most < maxOffset {
+			b.Int("maximum", p.most)
+		}
 	}
 	if p.whole != 0 {
 		b.Int("default", p.whole)

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,12 +67,49 @@ type Options struct {
 	// Isolation is the least isolation of every sandbox: "" or "auto" is what
 	// the platform gives.
 	Isolation string
+	Place     Place
 	// Lifetime of sandboxes for which no timeout is named; default 300 s.
 	Lifetime time.Duration
 	// Notes are added to the result of every create_sandbox.
 	Notes  []string
 	Limits Limits
 	Logger *slog.Logger // nil discards
+}
+
+// A Place is what holds for every sandbox of a server, as far as that is known
+// before one is made: clients are told of it in advance. The zero value knows
+// nothing.
+type Place struct {
+	Network   string   // "none": no sandbox has one
+	Languages []string // of run_code; none: those that its schema names
+	// Local: sandboxes run on this machine. They need no key, and none of their
+	// ports is opened to it.
+	Local bool
+}
+
+// noNetwork is the Network of a sandbox that reaches nothing but itself.
+const noNetwork = "none"
+
+// Warning says what is missing, as a sentence for a model; "" when nothing is
+// known to be.
+func (p Place) Warning() string {
+	if p.Network != noNetwork {
+		return ""
+	}
+	return "Sandboxes have no network: nothing can be downloaded or installed from outside; use the programs and packages that are there (`pip list`), and bring files in by write_file."
+}
+
+// warn adds the warning to a tool's description.
+func (p Place) warn(description string) string {
+	return strings.TrimSuffix(description+" "+p.Warning(), " ")
+}
+
+// languages says which of run_code's languages are there, where not all are.
+func (p Place) languages() string {
+	if len(p.Languages) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" Of its languages %s are there, the others are refused: run them by run_command, as `node FILE`, where their programs are installed.", strings.Join(p.Languages, " and "))
 }
 
 // A Tool is what a client is told about a tool.
@@ -93,6 +131,8 @@ type Request struct {
 	TextOnly bool
 	// Progress, if set, is told now and then how a long call goes.
 	Progress func(Progress)
+
+	report *report // of the call; also what an error is told with
 }
 
 // Progress says how far a call is.
@@ -170,9 +210,10 @@ func (s *Set) Tools() []Tool {
 // Call runs the tool of that name, which must be one of Tools. ctx ends the
 // code or command that runs.
 func (s *Set) Call(ctx context.Context, name string, r Request) (res *Result) {
+	r.report = &report{}
 	defer func() {
 		if v := recover(); v != nil { // a fault of ours must not end the client's session
-			res = failed(s.o.Logger, name, fmt.Errorf("panic: %v\n%s", v, debug.Stack()), nil)
+			res = s.failed(name, fmt.Errorf("panic: %v\n%s", v, debug.Stack()), nil, r.report)
 		}
 	}()
 	for _, d := range s.tools {
@@ -183,13 +224,41 @@ func (s *Set) Call(ctx context.Context, name string, r Request) (res *Result) {
 		if err != nil {
 			return failure(err)
 		}
-		res, err := d.run(s, ctx, args, r)
+		r.report.ignored(name, args, d.params)
+		res, err := s.run(ctx, d, args, r)
+		if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrLeft) {
+			err = problemf(err, "Keep the server's input open until the answer is there.", "%s was cancelled: %v", name, cause)
+		}
 		if err != nil {
-			return failed(s.o.Logger, name, err, res)
+			return s.failed(name, err, res, r.report)
 		}
 		return res
 	}
 	return failure(errors.New("unknown tool " + quote(name)))
+}
+
+// ErrLeft is the cause of the context of a call that ends since its client went.
+var ErrLeft = errors.New("the client closed the server's input, and its sandboxes end with it")
+
+// Waits before a call is made again whose default sandbox proved dead before
+// anything had begun: the platform takes a moment to know it.
+var again = []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond, time.Second}
+
+// run makes the call, in a new default sandbox if the one before has died.
+func (s *Set) run(ctx context.Context, d definition, a arguments, r Request) (*Result, error) {
+	for i := 0; ; i++ {
+		res, err := d.run(s, ctx, a, r)
+		if res != nil || i == len(again) || a.has("sandbox_id") || r.Fresh || !errors.Is(err, sandbox.ErrExpired) {
+			return res, err
+		}
+		wait := time.NewTimer(again[i])
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return res, err
+		}
+	}
 }
 
 // End kills every sandbox of the set; ctx bounds that. Safe to call twice.
@@ -250,10 +319,15 @@ func (h *handle) workdir(ctx context.Context) (string, error) {
 // use finds or makes the sandbox of a call, with what to tell about it.
 func (s *Set) use(ctx context.Context, a arguments, r Request, timeout time.Duration) (*session.Lease[*handle], *report, error) {
 	lease, err := s.session.Use(ctx, session.Ask{ID: a.text("sandbox_id"), Call: timeout, Fresh: r.Fresh})
-	if err != nil {
+	switch {
+	case err != nil && timeout > s.o.Lifetime:
+		return nil, nil, longTimeout(err, a.whole("timeout"))
+	case err != nil && errors.Is(err, sandbox.ErrNotFound): // the default's template
+		return nil, nil, s.noTemplate(err, "")
+	case err != nil:
 		return nil, nil, err
 	}
-	rep := &report{}
+	rep := r.report
 	switch {
 	case lease.Replaced:
 		rep.note("The default sandbox had ended (killed from outside, or its lifetime was over). This is a new, empty one: files, processes and variables from before are gone.")

@@ -99,8 +99,43 @@ func good(t *testing.T, s *Set, name string, args any) reply {
 
 type object = map[string]any
 
+// embedded is the place of abx mcp start without a key.
+var embedded = Place{Network: "none", Languages: []string{"python", "shell"}, Local: true}
+
+// TestWhatIsKnownIsTold holds that clients learn of a missing network before
+// they run into it, and that nothing is said of a place that is not known.
+func TestWhatIsKnownIsTold(t *testing.T) {
+	about := func(p Place) map[string]Tool {
+		tools := map[string]Tool{}
+		for _, tool := range New(Options{Place: p}).Tools() {
+			tools[tool.Name] = tool
+		}
+		return tools
+	}
+	for name, tool := range about(embedded) {
+		told := strings.Contains(tool.Description, "no network")
+		if want := name == "create_sandbox" || name == "run_code" || name == "run_command"; told != want {
+			t.Errorf("%s tells of the network: %v", name, told)
+		}
+		if tool.OpenWorld {
+			t.Errorf("%s is open to the world that it cannot reach", name)
+		}
+	}
+	if d := about(embedded)["run_code"].Description; !strings.Contains(d, "python and shell") {
+		t.Errorf("run_code does not say which languages are there: %s", d)
+	}
+	for name, tool := range about(Place{}) {
+		if strings.Contains(tool.Description, "network") || strings.Contains(tool.Description, "Of its languages") {
+			t.Errorf("%s says more than is known: %s", name, tool.Description)
+		}
+		if want := name == "create_sandbox" || strings.HasPrefix(name, "run_"); tool.OpenWorld != want {
+			t.Errorf("%s: open world %v", name, tool.OpenWorld)
+		}
+	}
+}
+
 func TestSchemas(t *testing.T) {
-	s := New(Options{Template: "code-interpreter-v1"})
+	s := New(Options{Template: "code-interpreter-v1", Place: embedded})
 	for _, tool := range s.Tools() {
 		t.Run(tool.Name, func(t *testing.T) {
 			raw, err := json.Marshal(object{
@@ -147,13 +182,14 @@ func TestInputSchemasAreTheSpecified(t *testing.T) {
 			Default any
 			Enum    []string
 			Minimum *int
+			Maximum *int
 		}
 		Required []string
 	}
 	want := map[string]string{
-		"create_sandbox": "template:string timeout:integer=300>=1 envs:object",
-		"run_code":       "code!:string language:string=python(python,javascript,shell,typescript,r) sandbox_id:string timeout:integer=30>=1",
-		"run_command":    "command!:string sandbox_id:string cwd:string=/app timeout:integer=60>=1",
+		"create_sandbox": "template:string timeout:integer=300>=1<=86400 envs:object",
+		"run_code":       "code!:string language:string=python(python,javascript,shell,typescript,r) sandbox_id:string timeout:integer=30>=1<=86400",
+		"run_command":    "command!:string sandbox_id:string cwd:string=/app timeout:integer=60>=1<=86400",
 		"read_file":      "path!:string sandbox_id:string encoding:string=utf-8 offset:integer>=0 limit:integer>=1",
 		"write_file":     "path!:string content!:string sandbox_id:string encoding:string=utf-8",
 		"list_files":     "path:string=/app sandbox_id:string",
@@ -181,6 +217,10 @@ func TestInputSchemasAreTheSpecified(t *testing.T) {
 			if p.Minimum != nil {
 				m, _ := json.Marshal(p.Minimum)
 				got += ">=" + string(m)
+			}
+			if p.Maximum != nil {
+				m, _ := json.Marshal(p.Maximum)
+				got += "<=" + string(m)
 			}
 			isRequired := strings.Contains(" "+strings.Join(s.Required, " ")+" ", " "+name+" ")
 			if !ok || got != rest || required != isRequired {
@@ -214,15 +254,32 @@ func TestBadArguments(t *testing.T) {
 		{"run_code", `{"code":"1","timeout":1.5}`, []string{`"timeout"`, "whole number", "1.5"}},
 		{"run_code", `{"code":"1","timeout":true}`, []string{`"timeout"`, "whole number", "true"}},
 		{"run_code", `{"code":"1","timeout":1e30}`, []string{`"timeout"`, "too large"}},
+		{"run_code", `{"code":"1","timeout":86401}`, []string{`"timeout": 86401 is too large: give at most 86400`}},
+		{"run_command", `{"command":"ls","timeout":100000}`, []string{`"timeout": 100000 is too large: give at most 86400`}},
+		{"create_sandbox", `{"timeout":1000000}`, []string{`"timeout": 1000000 is too large: give at most 86400`}},
 		{"run_code", `{"code":"1","timeout":1e999}`, []string{`"timeout"`, "too large"}},
 		{"run_code", `{"cod":"1"}`, []string{`"cod"`, `did you mean "code"`}},
 		{"run_command", `{"command":"ls","Timeout":5}`, []string{`"Timeout"`, `did you mean "timeout"`}},
 		{"run_command", `{"command":"ls","sandboxId":"x"}`, []string{`"sandboxId"`, `did you mean "sandbox_id"`}},
+		{"run_command", `{"cmd":"ls"}`, []string{`"cmd" is not known: did you mean "command"`}},
+		{"run_command", `{"script":"ls","cwd":"/tmp"}`, []string{`"script" is not known: did you mean "command"`}},
+		{"run_command", `{"command":"ls","working_dir":"/tmp"}`, []string{`did you mean "cwd"`}},
+		{"run_command", `{"command":"ls","timeout_ms":5}`, []string{`did you mean "timeout"`}},
+		{"run_command", `{"x":1,"y":2}`, []string{`"command" is missing: give the shell command line to run (not known: "x", "y")`}},
+		{"run_code", `{"lang":"shell","code":"1"}`, []string{`"lang" is not known: did you mean "language"`}},
+		{"run_code", `{"source":"1"}`, []string{`did you mean "code"`}},
+		{"read_file", `{"file_path":"/a"}`, []string{`did you mean "path"`}},
+		{"write_file", `{"path":"/a","contents":"x"}`, []string{`"contents" is not known: did you mean "content"`}},
+		{"write_file", `{"path":"/a","mode":"w"}`, []string{`"content" is missing`, `(not known: "mode")`}},
+		{"write_file", `{"path":"/a","content":"x","mode":"append"}`, []string{`"mode" is not known`, "replaces the whole file", "cat >>"}},
+		{"write_file", `{"path":"/a","content":"x","append":true}`, []string{`"append" is not known`, "replaces the whole file"}},
+		{"list_files", `{"directory":"/tmp"}`, []string{`"directory" is not known: did you mean "path"`}},
 		{"run_command", `{"command":" "}`, []string{`"command"`, "empty"}},
 		{"run_command", `{"command":"a\u0000b"}`, []string{`"command"`, "NUL"}},
 		{"run_command", `{"command":"ls","cwd":"src"}`, []string{`"cwd"`, "relative", `"/app/src"`}},
 		{"read_file", `{"path":"data.csv"}`, []string{`"path"`, `"data.csv" is relative`, `"/app/data.csv"`}},
 		{"read_file", `{"path":"~/x"}`, []string{`"path"`, `"/home/user/x"`}},
+		{"read_file", `{"path":"$HOME/x"}`, []string{`"path"`, "variables are not known here", `"/home/user/`}},
 		{"read_file", `{"path":""}`, []string{`"path"`, "empty"}},
 		{"read_file", `{"path":"/a","encoding":"klingon"}`, []string{`"encoding"`, `"klingon"`, "base64"}},
 		{"read_file", `{"path":"/a","encoding":"binary"}`, []string{`"encoding"`, "base64"}},
@@ -234,6 +291,7 @@ func TestBadArguments(t *testing.T) {
 		{"write_file", `{"path":"/app/","content":"x"}`, []string{`"path"`, "folder"}},
 		{"write_file", `{"path":"/app/x","content":"%%","encoding":"base64"}`, []string{`"content"`, "base64"}},
 		{"write_file", `{"path":"/app/x","content":"€","encoding":"koi8-r"}`, []string{`"content"`, "koi8-r"}},
+		{"write_file", `{"path":"/app/x","content":"a世","encoding":"Latin1"}`, []string{`"content": latin1 does not have the character '世' (U+4E16)`}},
 		{"write_file", `{"path":"/app/x","content":"\u0000\u0000","encoding":"iso-2022-kr"}`, []string{`"encoding"`, "base64"}},
 		{"list_files", `{"path":"."}`, []string{`"path"`, "relative", `"/app"`}},
 		{"create_sandbox", `{"envs":{"A":5}}`, []string{`"envs"`, `"A"`, "string", "5"}},
@@ -258,8 +316,31 @@ func TestBadArguments(t *testing.T) {
 func TestToleratedArguments(t *testing.T) {
 	p := &mcptest.Platform{}
 	s := start(t, p, Options{})
-	good(t, s, "run_command", `{"command":"ls","timeout":5.0,"sandbox_id":null,"_meta":{"a":1},"explanation":"why"}`)
+	good(t, s, "run_command", `{"command":"ls","timeout":5.0,"sandbox_id":null,"explanation":null}`)
 	good(t, s, "run_command", `{"command":"ls","timeout":1e2}`)
+	good(t, s, "run_command", `{"command":"ls","timeout":86400}`)
+}
+
+// TestUnknownArgumentsAreTold holds that an argument that has no effect is
+// named in every result, also in one that failed.
+func TestUnknownArgumentsAreTold(t *testing.T) {
+	s := start(t, &mcptest.Platform{}, Options{})
+	for _, c := range []struct {
+		tool, args string
+		want       string
+	}{
+		{"create_sandbox", `{"metadata":{"a":1}}`, `create_sandbox does not know this argument: "metadata". It takes template, timeout, envs.`},
+		{"run_command", `{"command":"ls","env":{"X":1},"_meta":{}}`, `run_command does not know these arguments: "env", "_meta". It takes command, sandbox_id, cwd, timeout.`},
+		{"run_code", `{"code":"1","explanation":"why"}`, `run_code does not know this argument: "explanation".`},
+		{"write_file", `{"path":"/app/f","content":"x","mode":"0644","append":false}`, `write_file does not know these arguments: "mode", "append".`},
+		{"list_files", `{"a1":1,"b2":1,"c3":1,"d4":1,"e5":1,"f6":1,"g7":1}`, `"e5", and 2 more`},
+		{"read_file", `{"path":"/app/none","mode":"r"}`, `read_file does not know this argument: "mode".`}, // an error
+		{"kill_sandbox", `{"force":true}`, `kill_sandbox does not know this argument: "force".`},
+	} {
+		if r := call(t, s, c.tool, c.args); !strings.Contains(r.text(), c.want) {
+			t.Errorf("%s(%s): %q is not in %q", c.tool, c.args, c.want, r.text())
+		}
+	}
 }
 
 func TestSchemaOfArgumentsMatchesTheCheck(t *testing.T) {

@@ -420,6 +420,11 @@ def prepare(msg):
         os.environ[key] = value
     for key in msg.get("unset") or ():
         os.environ.pop(key, None)
+    if msg.get("dir"):
+        try:
+            os.chdir(msg["dir"])
+        except OSError:
+            pass
     refresh_path()
 
 
