@@ -186,9 +186,9 @@ type Settings struct {
 
 // Load reads all sources. An endpoint that ./.env names is dropped, with a
 // warning, when the API key comes from elsewhere: a hostile project could
-// collect the key by it. So are limits in ./.env and an isolation that is not the
-// strictest, always: they could loosen what the user has set. Unknown names are ignored in ./.env, and errors in
-// ~/.abx/config.
+// collect the key by it. So are limits in ./.env and an isolation that is not
+// the strictest, always: they could loosen what the user has set. Unknown names
+// are ignored in ./.env, and errors in ~/.abx/config.
 func Load(o Options) (*Settings, error) {
 	s := &Settings{values: map[Key]Value{}}
 	if o.LookupEnv == nil {

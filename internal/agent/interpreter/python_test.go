@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/agent-sandbox/abx/internal/agent/account"
 	"github.com/agent-sandbox/abx/internal/e2b"
 )
 
@@ -424,9 +423,7 @@ func TestTasksGoOnWhileIdle(t *testing.T) {
 }
 
 func TestAccountMissing(t *testing.T) {
-	passwd := filepath.Join(t.TempDir(), "passwd")
-	must(t, os.WriteFile(passwd, nil, 0o644))
-	b := newBench(t, false, func(o *Options) { o.Book = account.Book{Passwd: passwd} })
+	b := newBench(t, false, func(o *Options) { o.User = func() string { return "nosuchuser" } })
 	status, text := b.get("POST", "/execute", `{"code":"1"}`)
 	if status != 500 || !strings.Contains(text, "unknown user") {
 		t.Errorf("%d %s", status, text)

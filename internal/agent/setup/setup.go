@@ -433,6 +433,11 @@ func (b *builder) limits() error {
 			return nil
 		}
 		v := uint64(n)
+		// What this user may not have at all, a sandbox need not either.
+		var now syscall.Rlimit
+		if err := syscall.Getrlimit(resource, &now); err == nil {
+			v = min(v, now.Max)
+		}
 		// syscall's, not unix's: it also stops the runtime from giving children
 		// the limit that this process was started with.
 		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: v, Max: v}); err != nil {
