@@ -49,6 +49,9 @@ func judge(in io.Reader, out io.Writer, accept *regexp.Regexp) error {
 	output := map[name]*strings.Builder{}
 	var failed, skipped, accepted int
 	ran := false
+	// What servers logged as errors, by package: the test that a line belongs to
+	// cannot be told when several run at once.
+	logged := map[string][]string{}
 	broken := map[string]bool{}
 	for lines := bufio.NewReader(in); ; {
 		line, err := lines.ReadBytes('\n')
@@ -69,6 +72,9 @@ func judge(in io.Reader, out io.Writer, accept *regexp.Regexp) error {
 				output[n] = &strings.Builder{}
 			}
 			output[n].WriteString(e.Output)
+			if strings.Contains(e.Output, "level=ERROR") && len(logged[e.Package]) < 50 {
+				logged[e.Package] = append(logged[e.Package], e.Output)
+			}
 			if e.Test == "" && closing(e.Output) {
 				fmt.Fprint(out, e.Output)
 			}
@@ -87,6 +93,9 @@ func judge(in io.Reader, out io.Writer, accept *regexp.Regexp) error {
 			skipped++
 			fmt.Fprintf(out, "==== skipped, which is not accepted here: %s %s\n%s", e.Package, e.Test, text)
 		case "fail":
+			if e.Test == "" {
+				fmt.Fprint(out, strings.Join(logged[e.Package], ""))
+			}
 			if e.Test == "" && broken[e.Package] { // told by its tests
 				break
 			}
