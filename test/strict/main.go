@@ -95,6 +95,7 @@ func judge(in io.Reader, out io.Writer, accept *regexp.Regexp) error {
 		case "fail":
 			if e.Test == "" {
 				fmt.Fprint(out, strings.Join(logged[e.Package], ""))
+				unfinished(out, e.Package, output)
 			}
 			if e.Test == "" && broken[e.Package] { // told by its tests
 				break
@@ -102,6 +103,7 @@ func judge(in io.Reader, out io.Writer, accept *regexp.Regexp) error {
 			failed++
 			broken[e.Package] = true
 			fmt.Fprintf(out, "==== failed: %s %s\n%s", e.Package, e.Test, text(output[n]))
+			delete(output, n)
 		}
 	}
 	if accepted > 0 {
@@ -114,6 +116,16 @@ func judge(in io.Reader, out io.Writer, accept *regexp.Regexp) error {
 		return errors.New("no test ran")
 	}
 	return nil
+}
+
+// unfinished prints what tests of a failed package said that never ended: the
+// package was stopped in the midst of them.
+func unfinished(out io.Writer, pkg string, output map[name]*strings.Builder) {
+	for n, b := range output {
+		if n.pkg == pkg && n.test != "" {
+			fmt.Fprintf(out, "==== did not end, or failed: %s %s\n%s", n.pkg, n.test, text(b))
+		}
+	}
 }
 
 func closing(line string) bool {
