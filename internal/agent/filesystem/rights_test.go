@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
@@ -131,22 +132,32 @@ func spoiling() *rights {
 	return r
 }
 
-// A thread that cannot get its rights back ends with its goroutine.
+// A thread that cannot get its rights back ends with its goroutine. The first
+// thread of a process cannot end: the runtime parks it for good instead, and
+// another is tried.
 func TestSpoiledThreadEnds(t *testing.T) {
-	var tid int
-	recovered := make(chan any)
-	go func() {
-		defer func() { recovered <- recover() }()
-		spoiling().as(account.Account{}, func() error { tid = unix.Gettid(); return nil })
-	}()
-	if p := <-recovered; p != http.ErrAbortHandler {
-		t.Fatalf("panic %v", p)
-	}
-	for {
-		if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", tid)); errors.Is(err, os.ErrNotExist) {
-			break
+	tid := os.Getpid()
+	for tid == os.Getpid() {
+		recovered := make(chan any)
+		go func() {
+			defer func() { recovered <- recover() }()
+			spoiling().as(account.Account{}, func() error { tid = unix.Gettid(); return nil })
+		}()
+		if p := <-recovered; p != http.ErrAbortHandler {
+			t.Fatalf("panic %v", p)
 		}
-		runtime.Gosched()
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(guard); ; {
+		if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", tid)); errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("thread %d is there after %v", tid, guard)
+		}
 	}
 }
 
